@@ -1,0 +1,9 @@
+// perdure._native: checks arguments, releases the interpreter's lock, calls the kernels.
+#include "checks.h"
+
+NB_MODULE(_native, module) {
+    module.doc() = "C++ kernels. Call them through perdure.shm and perdure.codec, which have a twin for each.";
+    perdure::bind::add_copy(module);
+    perdure::bind::add_digest(module);
+    perdure::bind::add_simd(module);
+}
