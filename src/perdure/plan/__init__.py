@@ -1,0 +1,11 @@
+"""What must move, from whom, to whom: decided from layouts alone, before a byte is touched.
+
+`reshard` makes a `Plan`, `audit` proves it, `rounds` fits it into a budget. `perdure.fabric` carries it out.
+"""
+
+from perdure.plan.audit import audit
+from perdure.plan.plan import Move, Plan
+from perdure.plan.reshard import Distance, reshard
+from perdure.plan.rounds import rounds
+
+__all__ = ["Distance", "Move", "Plan", "audit", "reshard", "rounds"]

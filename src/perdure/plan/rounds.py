@@ -1,0 +1,107 @@
+"""Fit a plan into a memory and link budget: rounds, one after the other.
+
+In one round no rank sends more than the budget and none receives more, so staging memory is bounded. Local moves use no
+link and no staging and count nothing. A move that is too big is split by rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+
+from perdure.errors import CallError
+from perdure.layout.box import Box
+from perdure.plan.plan import Move, Plan
+
+__all__ = ["rounds"]
+
+_LOOK_BACK = 32
+_NEARLY = 16
+
+
+def rounds(plan: Plan, *, budget_bytes: int) -> tuple[Plan, ...]:
+    """Split ``plan`` into rounds that send at most ``budget_bytes`` from any rank and bring as much to any rank.
+
+    Moves keep their order as far as the budget lets them; each goes into the first round that has room at both ends.
+    The same plan and budget give the same rounds on every rank. An empty plan has no rounds.
+
+    Raises `CallError` if not even one element fits into the budget.
+    """
+    filled: list[list[Move]] = []
+    sent = _Room(budget_bytes)
+    received = _Room(budget_bytes)
+    for whole in plan.moves:
+        for move in [whole] if whole.local else _split(whole, budget_bytes):
+            if move.local:
+                number = 0
+            else:
+                number = max(sent.first_open(move.source.rank), received.first_open(move.dest.rank))
+                while not (
+                    sent.fits(move.source.rank, number, move.nbytes)
+                    and received.fits(move.dest.rank, number, move.nbytes)
+                ):
+                    number += 1
+                sent.take(move.source.rank, number, move.nbytes)
+                received.take(move.dest.rank, number, move.nbytes)
+            while len(filled) <= number:
+                filled.append([])
+            filled[number].append(move)
+    return tuple(Plan(tuple(moves)) for moves in filled if moves)
+
+
+class _Room:
+    """What is left of the budget of each rank in each round.
+
+    Rounds that are nearly full, or lie far back, are not looked at again: so placing a move takes bounded time.
+    """
+
+    __slots__ = ("_budget_bytes", "_left", "_open")
+
+    def __init__(self, budget_bytes: int) -> None:
+        self._budget_bytes = budget_bytes
+        self._left: dict[int, list[int]] = {}
+        self._open: dict[int, int] = {}
+
+    def first_open(self, rank: int) -> int:
+        return max(self._open.get(rank, 0), len(self._left.get(rank, ())) - _LOOK_BACK)
+
+    def fits(self, rank: int, number: int, nbytes: int) -> bool:
+        left = self._left.get(rank, [])
+        return number >= len(left) or nbytes <= left[number]
+
+    def take(self, rank: int, number: int, nbytes: int) -> None:
+        left = self._left.setdefault(rank, [])
+        while len(left) <= number:
+            left.append(self._budget_bytes)
+        left[number] -= nbytes
+        first = self._open.get(rank, 0)
+        while first < len(left) and left[first] * _NEARLY < self._budget_bytes:
+            first += 1
+        self._open[rank] = first
+
+
+def _split(move: Move, budget_bytes: int) -> list[Move]:
+    if move.nbytes <= budget_bytes:
+        return [move]
+    element_bytes = move.nbytes // move.box.size
+    if element_bytes > budget_bytes:
+        raise CallError(
+            f"a budget of {budget_bytes} bytes does not hold one element of tensor {move.name!r}; raise it",
+            budget_bytes=budget_bytes,
+        )
+    parts = _chunks(move.box, budget_bytes // element_bytes)
+    return [Move(move.name, box, move.source, move.dest, box.size * element_bytes) for box in parts]
+
+
+def _chunks(box: Box, most: int) -> Iterator[Box]:
+    """Cut ``box`` into boxes of at most ``most`` elements: by rows, and rows that are too big by their own rows."""
+    if box.size <= most:
+        yield box
+        return
+    dim = next(dim for dim, extent in enumerate(box.shape) if extent > 1)
+    row = prod(box.shape[dim + 1 :])
+    step = max(most // row, 1)
+    for start in range(box.lo[dim], box.hi[dim], step):
+        stop = min(start + step, box.hi[dim])
+        part = Box((*box.lo[:dim], start, *box.lo[dim + 1 :]), (*box.hi[:dim], stop, *box.hi[dim + 1 :]))
+        yield from _chunks(part, most)
