@@ -1,0 +1,264 @@
+"""A store in a folder, on a local disk or on a file system that all nodes see.
+
+Names are looked up folder by folder from the root without following a symbolic link, so that no name and no planted
+link leads out of it. The root itself may be reached through links. Writing is in `perdure.store.atomic`.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from perdure.errors import CallError, StorageError
+from perdure.store.api import as_bytes, check_name, check_prefix, check_span, is_name, missing, taken
+from perdure.store.atomic import TEMPORARY, sync_folder, write_new
+from perdure.store.refusals import explained
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
+
+__all__ = ["DAY_S", "Disk"]
+
+DAY_S = 86_400.0
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK  # a planted pipe must not block us
+_READ_BYTES = 1 << 30  # the kernel reads less than 2 GiB a call
+
+
+class Disk:
+    """The six verbs over the folder ``path``, which is made by the first write.
+
+    >>> import tempfile
+    >>> disk = Disk(tempfile.mkdtemp())
+    >>> disk.put("a/b", [b"12", b"345"])
+    >>> bytes(disk.read("a/b", start=1, nbytes=3)), disk.names("a/")
+    (b'234', ['a/b'])
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.root = os.path.realpath(path)
+        self._root_seen = False
+        self._durable_folders: set[str] = set()  # folders whose own names this process has synced
+
+    def __repr__(self) -> str:
+        return f"Disk({self.root!r})"
+
+    def path_of(self, name: str) -> str:
+        """The path of ``name``, for messages."""
+        return f"{self.root}/{check_name(name)}"
+
+    def put(self, name: str, chunks: Iterable[Buffer]) -> None:
+        if not self._write(name, chunks):
+            raise taken(name, file=self.path_of(name))
+
+    def create(self, name: str, data: Buffer) -> bool:
+        return self._write(name, [data])
+
+    def read(self, name: str, *, start: int = 0, nbytes: int | None = None, into: Buffer | None = None) -> memoryview:
+        path = self.path_of(name)
+        target = None if into is None else as_bytes(into)
+        with self._folder_of(name) as folder:
+            fd = None if folder is None else self._open_file(folder, name)
+        if fd is None:
+            raise missing(name, file=path)
+        try:
+            with explained(path, "read"):
+                blob_nbytes = os.fstat(fd).st_size
+            nbytes = check_span(name, blob_nbytes, start=start, nbytes=nbytes, into=target, file=path)
+            view = (memoryview(bytearray(nbytes)) if target is None else target)[:nbytes]
+            done = 0
+            while done < nbytes:
+                with explained(path, "read"):
+                    got = os.preadv(fd, [view[done : done + _READ_BYTES]], start + done)
+                if got == 0:  # it was cut while we read
+                    check_span(name, start + done, start=start, nbytes=nbytes, into=None, file=path)
+                done += got
+            return view
+        finally:
+            os.close(fd)
+
+    def size(self, name: str) -> int | None:
+        path = self.path_of(name)
+        with self._folder_of(name) as folder:
+            if folder is None:
+                return None
+            with explained(path, "look at"):
+                try:
+                    found = os.stat(name.rpartition("/")[2], dir_fd=folder, follow_symlinks=False)
+                except FileNotFoundError:
+                    return None
+        if stat.S_ISDIR(found.st_mode):
+            return None
+        _check_regular(found, path)
+        return found.st_size
+
+    def names(self, prefix: str) -> list[str]:
+        check_prefix(prefix)
+        inside = prefix.rpartition("/")[0]
+        found = [name for name, temporary in self._walk(inside, prefix) if not temporary]
+        return sorted(name for name in found if name.startswith(prefix) and is_name(name))
+
+    def delete(self, name: str) -> None:
+        path = self.path_of(name)
+        with self._folder_of(name) as folder:
+            if folder is not None:
+                with explained(path, "delete"), suppress(FileNotFoundError, IsADirectoryError):
+                    os.unlink(name.rpartition("/")[2], dir_fd=folder)
+
+    def stale_temporaries(self, *, older_than_s: float = DAY_S) -> list[str]:
+        """Paths below the root of what dead writers left: temporaries of this format not written to for so long.
+
+        Raises `CallError` for less than a day: a slow writer of a large pack is not dead.
+        """
+        if older_than_s < DAY_S:
+            raise CallError("temporaries younger than a day may belong to a living writer; give at least 86400 s")
+        limit = time.time() - older_than_s
+        return sorted(path for path, temporary in self._walk("", "") if temporary and self._is_older(path, limit))
+
+    def sweep_temporaries(self, *, older_than_s: float = DAY_S) -> list[str]:
+        """Delete what `stale_temporaries` lists; return it. Never called by the store itself."""
+        stale = self.stale_temporaries(older_than_s=older_than_s)
+        for path in stale:
+            with self._folder_of(path) as folder:
+                if folder is not None:
+                    with explained(f"{self.root}/{path}", "delete"), suppress(FileNotFoundError):
+                        os.unlink(path.rpartition("/")[2], dir_fd=folder)
+        return stale
+
+    def _is_older(self, path: str, limit: float) -> bool:
+        with self._folder_of(path) as folder, explained(f"{self.root}/{path}", "look at"):
+            try:
+                found = os.stat(path.rpartition("/")[2], dir_fd=folder, follow_symlinks=False)
+            except FileNotFoundError:  # its writer has just finished
+                return False
+            return stat.S_ISREG(found.st_mode) and found.st_mtime < limit
+
+    def _write(self, name: str, chunks: Iterable[Buffer]) -> bool:
+        path = self.path_of(name)
+        with self._folder_of(name, make=True) as folder:
+            assert folder is not None
+            last = name.rpartition("/")[2]
+            written = write_new(folder, last, chunks, path=path)
+            if not written:
+                with explained(path, "look at"):
+                    found = os.stat(last, dir_fd=folder, follow_symlinks=False)
+                if stat.S_ISDIR(found.st_mode):
+                    raise CallError(f"{path} is a folder: a name must not be a folder of another", file=path)
+                _check_regular(found, path)
+            return written
+
+    @contextmanager
+    def _folder_of(self, name: str, *, make: bool = False) -> Iterator[int | None]:
+        """The open folder of ``name``; None if it does not exist. With ``make`` it is made, durably."""
+        fd = self._open_root(make=make)
+        try:
+            here = self.root
+            for part in name.split("/")[:-1]:
+                if fd is None:
+                    break
+                inside = f"{here}/{part}"
+                inner = _open_folder(fd, part, inside, make=make)
+                if make and inside not in self._durable_folders:
+                    # Also when somebody else made it: that process may not have synced it yet.
+                    sync_folder(fd, path=inside)
+                    self._durable_folders.add(inside)
+                os.close(fd)
+                fd, here = inner, inside
+            yield fd
+        finally:
+            if fd is not None:
+                os.close(fd)
+
+    def _open_root(self, *, make: bool) -> int | None:
+        with explained(self.root, "open"):
+            try:
+                fd = os.open(self.root, _FOLDER)
+            except FileNotFoundError:
+                if not make:
+                    return None
+                if self._root_seen:  # an unmounted disk: writing on would fill the disk below its mount point
+                    raise StorageError(
+                        f"the folder {self.root} has vanished; mount it again, then start again", file=self.root
+                    ) from None
+                _make_folders(self.root)
+                fd = os.open(self.root, _FOLDER)
+        self._root_seen = True
+        return fd
+
+    def _open_file(self, folder: int, name: str) -> int | None:
+        path = self.path_of(name)
+        with explained(path, "open"):
+            try:
+                fd = os.open(name.rpartition("/")[2], _FILE, dir_fd=folder)
+            except FileNotFoundError:
+                return None
+        found = os.fstat(fd)
+        try:
+            if not stat.S_ISDIR(found.st_mode):
+                _check_regular(found, path)
+                return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)
+        return None
+
+    def _walk(self, inside: str, prefix: str) -> Iterator[tuple[str, bool]]:
+        """Files below the folder ``inside`` that ``prefix`` may want, each with whether it is a temporary."""
+        with self._folder_of(f"{inside}/x" if inside else "x") as folder:
+            if folder is None:
+                return
+            with explained(f"{self.root}/{inside}", "list"), os.scandir(folder) as entries:
+                found = [(e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in entries]
+        for last, is_folder, is_file in found:
+            path = f"{inside}/{last}" if inside else last
+            if is_file and TEMPORARY.match(last):
+                yield path, True
+            elif last.startswith("."):
+                continue
+            elif is_file:
+                yield path, False
+            elif is_folder and (path.startswith(prefix) or prefix.startswith(f"{path}/")):
+                yield from self._walk(path, prefix)
+
+
+def _open_folder(folder: int, part: str, path: str, *, make: bool) -> int | None:
+    with explained(path, "open"):
+        if make:
+            with suppress(FileExistsError):
+                os.mkdir(part, dir_fd=folder)
+        try:
+            return os.open(part, _FOLDER, dir_fd=folder)
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            if stat.S_ISLNK(os.stat(part, dir_fd=folder, follow_symlinks=False).st_mode):
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP)) from None
+            if make:
+                raise CallError(f"{path} is a file: a name must not be a folder of another", file=path) from None
+            return None
+
+
+def _make_folders(path: str) -> None:
+    """Make ``path`` and what is missing above it, each durable in its parent."""
+    above = os.path.dirname(path)
+    if above != path and not os.path.isdir(above):
+        _make_folders(above)
+    with suppress(FileExistsError):
+        os.mkdir(path)
+    fd = os.open(above, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def _check_regular(found: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(found.st_mode):
+        code = errno.ELOOP if stat.S_ISLNK(found.st_mode) else errno.EINVAL
+        raise StorageError(f"{path} is not a plain file; remove it", file=path, errno=code)

@@ -1,0 +1,241 @@
+"""The records of a run, as values and as bytes: marker, epoch, part, commit (docs/spec/format-0.md, "Records").
+
+Every record file is ``{"perdure":kind,"format":0,"digest":...,"body":{...}}``. This envelope is the same in every
+format, so that a reader can tell a corrupt file from one that a later release wrote.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Annotated, Any, TypeVar
+
+import msgspec
+import numpy as np
+import xxhash
+
+from perdure.errors import BlobCorrupt, CallError, FormatRefused, NotSerializable
+from perdure.store.api import NAME_PATTERN, Store, missing
+from perdure.store.places import WRITER_PATTERN
+
+__all__ = ["FORMAT", "Commit", "Epoch", "Marker", "PackRef", "Part", "PartRef", "decode", "encode", "read_record"]
+
+FORMAT = 0
+_DEPTH = 64
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?(?:"|\Z)', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]  # of a slot or an epoch
+Hex = Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{32}\Z")]
+Name = Annotated[str, msgspec.Meta(pattern=NAME_PATTERN)]
+Writer = Annotated[str, msgspec.Meta(pattern=WRITER_PATTERN)]
+Text = Annotated[str, msgspec.Meta(max_length=1000)]
+
+
+class _Record(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    pass
+
+
+class Marker(_Record, frozen=True, kw_only=True):
+    """This store holds a run, and which. ``created`` is wall seconds, for people."""
+
+    run: Hex
+    created_by: Text
+    created: float
+
+
+class Epoch(_Record, frozen=True, kw_only=True):
+    """One claim of the right to commit; the newest one is the only valid one."""
+
+    run: Hex
+    epoch: Number
+    owner: Text
+    created: float
+    token: Hex
+
+
+class PackRef(_Record, frozen=True, kw_only=True):
+    """A pack, by name and content: the header's digest, and in the header the digest of every tile."""
+
+    name: Name
+    nbytes: Count
+    header_nbytes: Count
+    header_digest: Hex
+
+
+class Part(_Record, frozen=True, kw_only=True):
+    """What one writer saved of one step. ``index`` is JSON of `perdure.state`; the store does not look into it."""
+
+    run: Hex
+    writer: Writer
+    epoch: Number
+    step: Count
+    seq: Count
+    packs: tuple[PackRef, ...]
+    index: msgspec.Raw
+
+
+class PartRef(_Record, frozen=True, kw_only=True):
+    """A part, by name and content (``digest`` of the whole file)."""
+
+    name: Name
+    nbytes: Count
+    digest: Hex
+
+
+class Commit(_Record, frozen=True, kw_only=True):
+    """A step of the run that is whole and durable. ``parent`` is the slot from which training went on."""
+
+    run: Hex
+    slot: Number
+    epoch: Number
+    parent: Number | None
+    step: Count
+    parts: tuple[PartRef, ...]
+    meta: dict[str, Any]
+    metric: float | None
+    pinned: bool
+    created: float
+    token: Hex
+
+    def __post_init__(self) -> None:
+        if self.parent is not None and self.parent >= self.slot:
+            raise ValueError(f"slot {self.slot} names the later slot {self.parent} as its parent")
+
+
+Record = Marker | Epoch | Part | Commit
+R = TypeVar("R", Marker, Epoch, Part, Commit)
+_KINDS: dict[type, tuple[str, int]] = {  # kind, most bytes of a file
+    Marker: ("marker", 64 << 10),
+    Epoch: ("epoch", 64 << 10),
+    Part: ("part", 256 << 20),
+    Commit: ("commit", 16 << 20),
+}
+
+
+class _Envelope(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    perdure: str
+    format: Count
+    digest: Hex
+    body: msgspec.Raw
+
+
+def encode(record: Record) -> bytes:
+    """The bytes of a record file.
+
+    Raises `NotSerializable` for what JSON would not give back (not finite, not a text key, ...), `CallError` for a
+    record that a reader would refuse.
+    """
+    kind, limit = _KINDS[type(record)]
+    if isinstance(record, Commit):
+        _check_plain(record)
+    try:
+        body = msgspec.json.encode(record)
+        msgspec.json.decode(body, type=type(record))  # what a reader would refuse must not be written
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
+        raise CallError(f"this is no {kind}: {error}") from error
+    head = f'{{"perdure":"{kind}","format":{FORMAT},"digest":"{_digest(kind, FORMAT, body)}","body":'
+    data = head.encode() + body + b"}\n"
+    if len(data) > limit or _depth(data) > _DEPTH:
+        raise CallError(
+            f"this {kind} has {len(data)} bytes, {_depth(data)} levels deep; at most {limit} and {_DEPTH} can be read"
+        )
+    return data
+
+
+def decode(data: bytes | memoryview, kind_of: type[R], *, file: str) -> R:
+    """The record in the bytes of ``file``.
+
+    Raises `BlobCorrupt` for bytes that are not what was written, `FormatRefused` for a later format (facts ``found``,
+    ``reads``), another kind of record, and for what breaks the rules of the format.
+    """
+    kind, limit = _KINDS[kind_of]
+    data = bytes(data)
+    if len(data) > limit:
+        raise _refused(file, f"{len(data)} bytes are too long for a {kind}")
+    if _depth(data) > _DEPTH:
+        raise _refused(file, f"it is nested deeper than {_DEPTH} levels")
+    try:
+        envelope = msgspec.json.decode(data, type=_Envelope)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _corrupt(file, f"it cannot be read ({error})") from error
+    if _digest(envelope.perdure, envelope.format, bytes(envelope.body)) != envelope.digest:
+        raise _corrupt(file, "it does not hash to its digest")
+    if envelope.format != FORMAT:
+        raise FormatRefused(
+            f"{file} was written by format {envelope.format}; this release reads {FORMAT}: upgrade perdure",
+            file=file,
+            found=envelope.format,
+            reads=FORMAT,
+        )
+    if envelope.perdure != kind:
+        raise _refused(file, f"it is a {envelope.perdure[:20]!r} where a {kind} should be")
+    try:
+        return msgspec.json.decode(envelope.body, type=kind_of)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        raise _refused(file, str(error)) from error
+
+
+def read_record(store: Store, name: str, kind_of: type[R]) -> R:
+    """Read and check the record ``name``; raises as `decode`, and `BlobMissing`."""
+    return decode(read_bounded(store, name, kind_of), kind_of, file=name)
+
+
+def read_bounded(store: Store, name: str, kind_of: type[R]) -> memoryview:
+    """The bytes of the file of a record, if they are not too many."""
+    kind, limit = _KINDS[kind_of]
+    nbytes = store.size(name)
+    if nbytes is None:
+        raise missing(name, file=name)
+    if nbytes > limit:
+        raise _refused(name, f"{nbytes} bytes are too long for a {kind}")
+    return store.read(name, nbytes=nbytes)
+
+
+def digest_of(data: bytes | memoryview) -> str:
+    """XXH3-128 as 32 hex digits."""
+    return xxhash.xxh3_128_hexdigest(data)
+
+
+def _digest(kind: str, version: int, body: bytes) -> str:
+    hasher = xxhash.xxh3_128(f"{kind}\n{version}\n".encode())
+    hasher.update(body)
+    return hasher.hexdigest()
+
+
+def _depth(data: bytes) -> int:
+    """How deep brackets nest, those in strings left out. Linear in the bytes, whatever they are."""
+    openings = data.count(b"[") + data.count(b"{")
+    if openings <= _DEPTH:  # it cannot be deeper; the common case
+        return openings
+    brackets = np.frombuffer(_STRINGS.sub(b"", data).translate(None, _NOT_BRACKETS), np.uint8)
+    depth = deepest = 0
+    for i in range(0, len(brackets), 1 << 20):
+        piece = brackets[i : i + (1 << 20)]
+        depths = depth + np.cumsum(np.where((piece == ord("[")) | (piece == ord("{")), 1, -1))
+        depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
+    return deepest
+
+
+def _check_plain(commit: Commit) -> None:
+    """Raise `NotSerializable` unless JSON gives back what ``commit`` holds (it would turn NaN into null)."""
+    if commit.metric is not None and not math.isfinite(commit.metric):
+        raise NotSerializable(f"the metric {commit.metric} is not finite; leave it out", key="metric", type="float")
+    try:
+        reread = msgspec.json.decode(msgspec.json.encode(commit.meta))
+    except (msgspec.MsgspecError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise NotSerializable(f"meta cannot be written as JSON: {error}", key="meta") from error
+    if reread != commit.meta:
+        raise NotSerializable(
+            "meta would not come back as it is: use text keys, lists, finite numbers, text, booleans and None",
+            key="meta",
+        )
+
+
+def _corrupt(file: str, why: str) -> BlobCorrupt:
+    return BlobCorrupt(f"{file} is corrupt: {why}; use another copy or an older step", file=file, why=why)
+
+
+def _refused(file: str, why: str) -> FormatRefused:
+    return FormatRefused(f"{file} is refused: {why}; use another copy or an older step", file=file, why=why)

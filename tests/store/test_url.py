@@ -1,0 +1,93 @@
+"""Places of runs."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perdure.errors import CallError
+from perdure.store.disk import Disk
+from perdure.store.ram import Ram
+from perdure.store.url import StoreUrl, open_store
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("/data/run7", "/data/run7"),
+        ("/data/run7/", "/data/run7"),
+        ("file:///data/run7", "/data/run7"),
+        ("file://localhost/data/run7", "/data/run7"),
+        ("FILE:///data/run%207", "/data/run 7"),
+        ("/data/a:b", "/data/a:b"),
+        ("/data/100%25", "/data/100%25"),
+        (Path("/data/run7"), "/data/run7"),
+    ],
+)
+def test_paths_and_file_urls_are_folders(text: str | Path, path: str) -> None:
+    assert StoreUrl.parse(text) == StoreUrl("file", path)
+    store = open_store(text)
+    assert isinstance(store, Disk)
+    assert store.root == path
+
+
+def test_a_relative_path_is_made_absolute_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert StoreUrl.parse("run7").location == f"{tmp_path}/run7"
+
+
+@given(st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
+def test_what_is_printed_is_read_back(text: str) -> None:
+    place = StoreUrl.parse(f"/root/{text}")
+    assert StoreUrl.parse(str(place)) == place
+
+
+def test_ram_of_one_name_is_one_store() -> None:
+    store = open_store("ram://test-url")
+    assert isinstance(store, Ram)
+    assert open_store("ram://test-url") is store
+    assert open_store("ram://test-url-2") is not store
+
+
+@pytest.mark.parametrize("url", ["s3://bucket/run7", "gs://bucket/run7", "az://container/run7"])
+def test_an_object_store_names_the_extra_it_needs(url: str) -> None:
+    with pytest.raises(CallError, match=r"perdure\[objectstore\]"):
+        open_store(url)
+
+
+def test_an_adapter_is_introduced_by_its_opener() -> None:
+    seen = []
+
+    def opener(place: StoreUrl) -> Ram:
+        seen.append(place)
+        return Ram()
+
+    open_store("s3://bucket/a/b", openers={"s3": opener})
+    assert seen == [StoreUrl("s3", "bucket/a/b")]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "s3://s3://bucket",
+        "s3://",
+        "s3:///",
+        "s3:/bucket/run7",
+        "gs:/bucket",
+        "file:/data/run7",
+        "file://host/data",
+        "file://relative",
+        "ram://",
+        "ram://a/b",
+        "ftp://host/run7",
+        "~/run7",
+        "~",
+        "a\0b",
+        Path("s3://bucket/run7"),
+    ],
+)
+def test_what_is_no_place_is_refused(text: str | Path) -> None:
+    with pytest.raises(CallError):
+        open_store(text)
