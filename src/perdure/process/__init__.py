@@ -1,0 +1,1 @@
+"""Processes: where a rank stands, private folders and locks, and trees of processes that end when they must."""

@@ -1,0 +1,157 @@
+"""Where this process stands in its job: the one place that reads (and writes) what a launcher puts in the environment.
+
+| variable | meaning | also read |
+|---|---|---|
+| RANK, WORLD_SIZE | global rank, ranks in the job | |
+| LOCAL_RANK, LOCAL_WORLD_SIZE | rank on this node, ranks on this node | |
+| GROUP_RANK | node | |
+| MASTER_ADDR, MASTER_PORT | where rank 0 of the process group listens | |
+| PERDURE_JOB | the job's name, the same over all its attempts | TORCHELASTIC_RUN_ID |
+| PERDURE_ATTEMPT | how many attempts came before this one | TORCHELASTIC_RESTART_COUNT |
+| PERDURE_MARK | marks every process of the attempt; ``outer:inner`` where launchers nest | |
+| PERDURE_EVENTS | file that events are appended to | |
+
+torchrun's names are accepted as they are, and `child_env` sets them, so that a script runs under either launcher.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from perdure.errors import CallError
+
+__all__ = ["MARK", "Placement", "child_env", "runtime_home", "without_mark"]
+
+MARK = "PERDURE_MARK"
+_DEFAULT_JOB = "default"
+_NEEDS_ALL = ("RANK", "WORLD_SIZE")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Placement:
+    """Where a rank stands. A process that no launcher started is rank 0 of 1.
+
+    >>> Placement.read({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "2"}).node
+    1
+    """
+
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+    node: int = 0
+    job: str = _DEFAULT_JOB
+    attempt: int = 0
+    master_addr: str | None = None
+    master_port: int | None = None
+    mark: str | None = None
+    events: str | None = None
+
+    @classmethod
+    def read(cls, env: Mapping[str, str] = os.environ) -> Placement:
+        """Read and check what the launcher said; raise `CallError` with a sentence where it does not fit together."""
+        if any(name in env for name in _NEEDS_ALL):
+            for name in _NEEDS_ALL:
+                if name not in env:
+                    raise CallError(f"{name} is not set, but {' or '.join(_NEEDS_ALL)} is: a launcher must set both")
+        world = _number(env, "WORLD_SIZE", 1, low=1)
+        rank = _number(env, "RANK", 0, high=world)
+        local_world = _number(
+            env, "LOCAL_WORLD_SIZE", world if "LOCAL_RANK" not in env else None, low=1, high=world + 1
+        )
+        local_rank = _number(env, "LOCAL_RANK", rank if local_world == world else None, high=local_world)
+        return cls(
+            rank=rank,
+            world=world,
+            local_rank=local_rank,
+            local_world=local_world,
+            node=_number(env, "GROUP_RANK", rank // local_world, high=world),
+            job=env.get("PERDURE_JOB") or env.get("TORCHELASTIC_RUN_ID") or _DEFAULT_JOB,
+            attempt=_number(env, "PERDURE_ATTEMPT", _number(env, "TORCHELASTIC_RESTART_COUNT", 0)),
+            master_addr=env.get("MASTER_ADDR") or None,
+            master_port=_number(env, "MASTER_PORT", 0, high=1 << 16) or None,
+            mark=env.get(MARK) or None,
+            events=env.get("PERDURE_EVENTS") or None,
+        )
+
+    @property
+    def attempt_id(self) -> str:
+        """A name of this attempt that no other attempt of this job has: its own mark, else job and count."""
+        return self.mark.rsplit(":", 1)[-1] if self.mark else f"{self.job}.{self.attempt}"
+
+
+def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: int = 0) -> dict[str, str]:
+    """Return the environment of the rank at ``placement``: ``base`` (the launcher's own) with what torchrun would set.
+
+    Ranks share the cores, so OMP_NUM_THREADS is 1 unless ``base`` sets it; their output goes through a pipe, so
+    Python's is unbuffered unless ``base`` says otherwise. A mark in ``base`` (nested launchers) is kept in front of the
+    new one.
+    """
+    env = {name: value for name, value in base.items() if not name.startswith("TORCHELASTIC_")}
+    nodes = max(1, placement.world // placement.local_world)
+    env.update(
+        RANK=str(placement.rank),
+        WORLD_SIZE=str(placement.world),
+        LOCAL_RANK=str(placement.local_rank),
+        LOCAL_WORLD_SIZE=str(placement.local_world),
+        GROUP_RANK=str(placement.node),
+        GROUP_WORLD_SIZE=str(nodes),
+        ROLE_NAME="default",
+        ROLE_RANK=str(placement.rank),
+        ROLE_WORLD_SIZE=str(placement.world),
+        TORCHELASTIC_RUN_ID=placement.job,
+        TORCHELASTIC_RESTART_COUNT=str(placement.attempt),
+        TORCHELASTIC_MAX_RESTARTS=str(max_restarts),
+        # Rank 0 listens at MASTER_PORT itself: no store of the launcher's that would outlive the attempt.
+        TORCHELASTIC_USE_AGENT_STORE="False",
+        PERDURE_JOB=placement.job,
+        PERDURE_ATTEMPT=str(placement.attempt),
+    )
+    env.setdefault("OMP_NUM_THREADS", "1")
+    env.setdefault("PYTHONUNBUFFERED", "1")
+    if placement.master_addr is not None:
+        env["MASTER_ADDR"] = placement.master_addr
+    if placement.master_port is not None:
+        env["MASTER_PORT"] = str(placement.master_port)
+    if placement.events is not None:
+        env["PERDURE_EVENTS"] = placement.events
+    if placement.mark is not None:
+        outer = base.get(MARK)
+        env[MARK] = f"{outer}:{placement.mark}" if outer else placement.mark
+    return env
+
+
+def runtime_home(env: Mapping[str, str] = os.environ) -> str | None:
+    """Return the folder that the login session keeps for this user's sockets, if it says so (XDG_RUNTIME_DIR)."""
+    return env.get("XDG_RUNTIME_DIR") or None
+
+
+def without_mark(base: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return ``base`` for a process that is to outlive the attempt (the agent): no mark, no place in the job.
+
+    Places in PYTHONPATH become absolute: the process may run in another folder.
+    """
+    gone = {MARK, "RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PERDURE_ATTEMPT", "MASTER_PORT"}
+    env = {name: value for name, value in base.items() if name not in gone and not name.startswith("TORCHELASTIC_")}
+    if "PYTHONPATH" in env:
+        env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in env["PYTHONPATH"].split(os.pathsep))
+    return env
+
+
+def _number(env: Mapping[str, str], name: str, default: int | None, *, low: int = 0, high: int | None = None) -> int:
+    """Return the number in ``env[name]``, which must be in ``low <= number < high``."""
+    text = env.get(name)
+    if text is None:
+        if default is None:
+            raise CallError(f"{name} is not set; a launcher of several nodes must set it")
+        return default
+    try:
+        number = int(text)
+    except ValueError:
+        raise CallError(f"{name} must be a whole number, not {text!r}") from None
+    if number < low or (high is not None and number >= high):
+        bound = f"{low} or more" if high is None else f"from {low} to {high - 1}"
+        raise CallError(f"{name} is {number}; it must be {bound}")
+    return number

@@ -1,0 +1,251 @@
+"""The process tree of an attempt: start its ranks so that they cannot outlive the launcher, and end all of it for
+certain.
+
+Three nets, because each has a hole. PR_SET_PDEATHSIG kills a rank with its launcher, but not the rank's children. The
+guard kills whatever carries the mark once the launcher is gone, but may be killed itself. The launcher kills the mark
+and the sessions of its ranks at the end of each attempt, and as subreaper it inherits and reaps what lost its parent.
+
+A dead rank is noticed without being reaped (`Rank.poll`): its pid, and so its session's number, stays taken until
+`Rank.reap`, which comes after the kill. So a session is never mistaken for another.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from perdure.clock import SYSTEM, Clock
+from perdure.errors import Bug, CallError, StorageError
+from perdure.process import marked
+
+__all__ = ["Ending", "Guard", "Killed", "Rank", "become_subreaper", "kill_attempt", "reap_orphans", "stop_attempt"]
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """How a process ended: with ``code``, or by ``signal``."""
+
+    code: int | None = None
+    signal: int | None = None
+
+    @property
+    def well(self) -> bool:
+        """Whether it exited with code 0."""
+        return self.code == 0
+
+
+@dataclass(frozen=True, slots=True)
+class Killed:
+    """What an attempt's end took: processes that had to be killed, and those that even SIGKILL has not ended."""
+
+    killed: frozenset[int] = frozenset()
+    left: tuple[int, ...] = ()
+
+
+class Rank:
+    """A process that this launcher started, in a session of its own, and that dies with the launcher."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        self._process = process
+        self.pid = process.pid
+        self.pidfd = os.pidfd_open(process.pid)
+        self.ending: Ending | None = None
+
+    @classmethod
+    def start(cls, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None = None) -> Rank:
+        """Start ``command``; its stdin is empty, its output comes through `stdout` and `stderr`.
+
+        Called from the main thread alone: the kernel kills the rank when the *thread* that started it ends.
+        Raises `CallError` if there is no such command.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise Bug("ranks must be started from the main thread")
+        try:
+            process = subprocess.Popen(
+                list(command),
+                env=dict(env),
+                cwd=cwd,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                preexec_fn=_die_with(os.getpid()),
+            )
+        except OSError as error:
+            raise CallError(f"cannot start {command[0]}: {error.strerror}", command=list(command)) from error
+        return cls(process)
+
+    @property
+    def stdout(self) -> int:
+        """Descriptor of what it prints; the rank's until `close`."""
+        return _fileno(self._process.stdout)
+
+    @property
+    def stderr(self) -> int:
+        """Descriptor of its errors; the rank's until `close`."""
+        return _fileno(self._process.stderr)
+
+    def poll(self) -> Ending | None:
+        """Return how it ended, or None while it runs. Does not reap."""
+        if self.ending is None:
+            info = os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+            if info is not None:
+                exited = info.si_code == os.CLD_EXITED
+                self.ending = Ending(code=info.si_status) if exited else Ending(signal=info.si_status)
+        return self.ending
+
+    def send(self, number: int) -> None:
+        """Send a signal to the rank alone: its children (data loaders) are for the rank to end."""
+        if self.ending is None:
+            signal.pidfd_send_signal(self.pidfd, number)
+
+    def reap(self) -> None:
+        """Give the pid back, once it has ended and its session is gone."""
+        self._process.wait()
+
+    def close(self) -> None:
+        """Close the descriptors, the output's too; twice is fine."""
+        for stream in (self._process.stdout, self._process.stderr):
+            if stream is not None:
+                stream.close()
+        if self.pidfd >= 0:
+            os.close(self.pidfd)
+            self.pidfd = -1
+
+
+class Guard:
+    """The guard of one launcher run: kills all that carries ``run_mark`` when this process dies before `dismiss`."""
+
+    def __init__(self, run_mark: str) -> None:
+        read_end, self._pipe = os.pipe()
+        try:
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", str(marked.__file__), run_mark],
+                env={"PATH": os.defpath},  # without any mark: it must not find itself
+                cwd="/",
+                stdin=read_end,
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,
+                preexec_fn=marked.ignore_polite_signals,
+            )
+        except OSError as error:
+            os.close(self._pipe)
+            raise StorageError(f"cannot start the guard process: {error.strerror}", errno=error.errno) from error
+        finally:
+            os.close(read_end)
+
+    @property
+    def pid(self) -> int:
+        """Process of the guard."""
+        return self._process.pid
+
+    def alive(self) -> bool:
+        """Whether the guard still stands."""
+        return self._process.poll() is None
+
+    def dismiss(self) -> None:
+        """Tell the guard that all is ended, and wait until it is gone; twice is fine."""
+        if self._pipe < 0:
+            return
+        try:
+            os.write(self._pipe, b".")
+        except BrokenPipeError:
+            pass  # somebody killed it
+        os.close(self._pipe)
+        self._pipe = -1
+        try:
+            self._process.wait(timeout=5.0)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def kill_attempt(mark: str, *, sessions: Iterable[int], timeout_s: float = 10.0) -> Killed:
+    """Kill every process of the attempt ``mark`` and of ``sessions`` (pids of its unreaped ranks); return when none is
+    left.
+
+    What has not gone within ``timeout_s`` of SIGKILL is in ``left``.
+    """
+    killed, left = marked.sweep(mark, sessions=frozenset(sessions), timeout_s=timeout_s)
+    return Killed(frozenset(killed), tuple(left))
+
+
+def stop_attempt(
+    ranks: Sequence[Rank], mark: str, *, grace_s: float, timeout_s: float = 10.0, clock: Clock = SYSTEM
+) -> Killed:
+    """Ask the ranks to stop (SIGTERM), give them ``grace_s``, kill what is left of the attempt, reap. For plain
+    callers.
+
+    The launcher does the same step by step, because it has more to look at meanwhile.
+    """
+    for rank in ranks:
+        if rank.poll() is None:
+            rank.send(signal.SIGTERM)
+    give_up = clock.monotonic() + grace_s
+    while any(rank.poll() is None for rank in ranks) and clock.monotonic() < give_up:
+        clock.sleep(0.005)
+    killed = kill_attempt(mark, sessions=[rank.pid for rank in ranks], timeout_s=timeout_s)
+    for rank in ranks:
+        if rank.poll() is not None:
+            rank.reap()
+        rank.close()
+    return killed
+
+
+def become_subreaper() -> None:
+    """Make this process the parent of every descendant that loses its own; `reap_orphans` then has to be called now and
+    then.
+    """
+    if _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise Bug(f"PR_SET_CHILD_SUBREAPER was refused: {os.strerror(ctypes.get_errno())}")
+
+
+def reap_orphans(*, keep: Container[int]) -> list[int]:
+    """Reap the dead children of this process that are not in ``keep`` (its own ranks and guard); return their pids."""
+    try:
+        with open(f"/proc/self/task/{threading.main_thread().native_id}/children", "rb") as file:
+            children = [int(word) for word in file.read().split()]
+    except OSError:
+        return []  # a kernel without CONFIG_PROC_CHILDREN: they stay zombies until the launcher ends
+    gone = []
+    for pid in marked.zombies(child for child in children if child not in keep):
+        try:
+            gone.append(os.waitpid(pid, os.WNOHANG)[0])
+        except ChildProcessError:
+            pass  # reaped by whoever started it
+    return gone
+
+
+def _die_with(parent: int) -> Callable[[], None]:
+    """Return what a new rank does before it execs: ask for SIGKILL at the parent's death, and check that it still
+    lives.
+
+    Runs between fork and exec, where only this thread exists: nothing here imports, locks or allocates more than an
+    int.
+    """
+    prctl, getppid, die = _LIBC.prctl, os.getppid, os._exit
+
+    def before_exec() -> None:
+        if prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0 or getppid() != parent:
+            die(127)
+
+    return before_exec
+
+
+def _fileno(stream: object) -> int:
+    fileno = getattr(stream, "fileno", None)
+    if fileno is None:
+        raise Bug("a rank without output pipes")
+    return int(fileno())

@@ -1,0 +1,6 @@
+"""What each rank of this node is doing now, in a page of shared memory; and the step at which all of them stop."""
+
+from perdure.progress.page import MAX_LOCAL_RANKS, Page, Phase, Record, Snapshot
+from perdure.progress.stop import StopAgreement
+
+__all__ = ["MAX_LOCAL_RANKS", "Page", "Phase", "Record", "Snapshot", "StopAgreement"]

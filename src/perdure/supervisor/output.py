@@ -1,0 +1,138 @@
+"""Pass on what the ranks print: one thread, whole lines, each with its rank in front; and remember how each rank's
+stderr ended.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from perdure.errors import StorageError
+
+__all__ = ["Output"]
+
+_READ_BYTES = 1 << 16
+_LONGEST_LINE_BYTES = 1 << 16
+_TAIL_LINES = 40
+_POLL_S = 0.05
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One pipe of one rank."""
+
+    rank: int
+    to: BinaryIO
+    tail: deque[bytes] | None
+    log: BinaryIO | None
+    partial: bytearray = field(default_factory=bytearray)
+
+
+class Output:
+    """The output of one attempt. ``stdouts`` and ``stderrs`` map rank to a pipe's descriptor (not owned).
+
+    With ``log_dir``, what rank 3 prints also goes to ``<log_dir>/rank-3.log``.
+    """
+
+    def __init__(
+        self,
+        *,
+        stdouts: Mapping[int, int],
+        stderrs: Mapping[int, int],
+        to_stdout: BinaryIO,
+        to_stderr: BinaryIO,
+        log_dir: Path | None = None,
+    ) -> None:
+        self._tails: dict[int, deque[bytes]] = {rank: deque(maxlen=_TAIL_LINES) for rank in stderrs}
+        self._logs = {} if log_dir is None else _open_logs(log_dir, list(stdouts))
+        self._selector = selectors.DefaultSelector()
+        for pipes, to, tails in ((stdouts, to_stdout, {}), (stderrs, to_stderr, self._tails)):
+            for rank, fd in pipes.items():
+                os.set_blocking(fd, False)
+                stream = _Stream(rank, to, tails.get(rank), self._logs.get(rank))
+                self._selector.register(fd, selectors.EVENT_READ, stream)
+        self._ending = threading.Event()
+        self._thread = threading.Thread(target=self._pump, name="perdure-output", daemon=True)
+        self._thread.start()
+
+    def finish(self, *, timeout_s: float) -> None:
+        """Pass on what is still in the pipes and end; called once no rank is left. Twice is fine.
+
+        A pipe that somebody else still holds open is left after it has been silent for a moment. If whoever reads our
+        own output does not, the thread is left behind after ``timeout_s``.
+        """
+        self._ending.set()
+        self._thread.join(timeout_s)
+
+    def tails(self) -> dict[int, tuple[str, ...]]:
+        """The last lines of each rank's stderr; complete after `finish`."""
+        return {rank: tuple(line.decode(errors="replace") for line in tail) for rank, tail in self._tails.items()}
+
+    def _pump(self) -> None:
+        while self._selector.get_map():
+            ready = self._selector.select(_POLL_S)
+            if not ready and self._ending.is_set():
+                break
+            for key, _ in ready:
+                self._read(key.fd, key.data)
+        for key in list(self._selector.get_map().values()):
+            self._pass_on(key.data, bytes(key.data.partial))
+        self._selector.close()
+        for log in self._logs.values():
+            log.close()
+
+    def _read(self, fd: int, stream: _Stream) -> None:
+        try:
+            data = os.read(fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        except OSError:
+            data = b""
+        stream.partial += data
+        if not data:
+            self._selector.unregister(fd)
+            cut = len(stream.partial)
+        else:
+            cut = max(stream.partial.rfind(b"\n"), stream.partial.rfind(b"\r")) + 1
+            if cut == 0 and len(stream.partial) >= _LONGEST_LINE_BYTES:
+                cut = len(stream.partial)
+        whole = bytes(memoryview(stream.partial)[:cut])
+        del stream.partial[:cut]
+        self._pass_on(stream, whole)
+
+    def _pass_on(self, stream: _Stream, text: bytes) -> None:
+        lines = text.replace(b"\r\n", b"\n").splitlines(keepends=True)
+        if not lines:
+            return
+        if not lines[-1].endswith((b"\n", b"\r")):
+            lines[-1] += b"\n"
+        if stream.tail is not None:
+            stream.tail.extend(line.rstrip() for line in lines)
+        if stream.log is not None:
+            _write(stream.log, b"".join(lines))
+        prefix = b"[%d] " % stream.rank
+        _write(stream.to, b"".join(prefix + line for line in lines))
+
+
+def _write(to: BinaryIO, data: bytes) -> None:
+    try:
+        to.write(data)
+        to.flush()
+    except (OSError, ValueError):
+        pass  # nobody reads our output any more, or the disk of the logs is full: the ranks must go on all the same
+
+
+def _open_logs(folder: Path, ranks: list[int]) -> dict[int, BinaryIO]:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return {rank: open(folder / f"rank-{rank}.log", "ab", buffering=0) for rank in ranks}
+    except OSError as error:
+        raise StorageError(
+            f"cannot write logs in {folder}: {error.strerror}", file=str(folder), errno=error.errno
+        ) from error
