@@ -1,0 +1,75 @@
+"""Perdure keeps the state of large models alive: it saves it, verifies it, brings it back and moves it.
+
+`import perdure` loads nothing but the standard library. Each public name below is looked up when it is first used, in
+the module that `_HOME` names; a name that needs a library you have not installed says which extra to install.
+
+>>> import perdure
+>>> "Checkpointer" in dir(perdure)
+True
+"""
+
+from __future__ import annotations
+
+import importlib
+
+TYPE_CHECKING = False  # typing's own constant would load typing, most of the time that this import takes
+if TYPE_CHECKING:
+    from perdure import codec, errors, fabric, layout, plan, testing
+    from perdure.adapters.torch.attach import attach
+    from perdure.adapters.torch.checkpointer import Checkpointer
+    from perdure.adapters.torch.load import load
+    from perdure.plan import reshard
+    from perdure.state.scopes import RankLocal
+
+__version__ = "0.1.0.dev0"
+
+__all__ = [
+    "Checkpointer",
+    "RankLocal",
+    "__version__",
+    "attach",
+    "codec",
+    "errors",
+    "fabric",
+    "layout",
+    "load",
+    "plan",
+    "reshard",
+    "testing",
+]
+
+# A public name and the module that defines it; a name that is a module itself has no entry.
+_HOME = {
+    "Checkpointer": "perdure.adapters.torch.checkpointer",
+    "RankLocal": "perdure.state.scopes",
+    "attach": "perdure.adapters.torch.attach",
+    "load": "perdure.adapters.torch.load",
+    "reshard": "perdure.plan",
+}
+
+# A library that a module needs and the extra that installs it, where the two have other names.
+_EXTRA = {"mcp": "memory", "mpi4py": "mpi", "numba": "exchange", "obstore": "objectstore", "pyscf": "exchange"}
+
+
+def __getattr__(name: str) -> object:
+    """Import what ``name`` stands for, keep it, and return it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'perdure' has no attribute {name!r}")
+    try:
+        if name in _HOME:
+            value: object = getattr(importlib.import_module(_HOME[name]), name)
+        else:
+            value = importlib.import_module(f"perdure.{name}")
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library in ("", "perdure"):
+            raise
+        extra = _EXTRA.get(library, library)
+        advice = f"perdure.{name} needs {library}: pip install 'perdure[{extra}]'"
+        raise ModuleNotFoundError(advice, name=error.name) from error
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,254 @@
+"""`perdure.attach`: make a plain training loop survive, in one line before it.
+
+The cut of a step is the end of its iteration: after ``optimizer.step`` and whatever the loop still does (a scheduler),
+at the first forward or loader draw that follows, or at exit. There the step is saved if its turn has come, and there
+all ranks stop together once one of them was asked to. The copy of what the optimizer owns runs beside the next forward
+and backward; the next ``optimizer.step`` waits for it (the fence).
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import signal
+import sys
+import threading
+from collections.abc import Iterable, Mapping
+from types import FrameType, TracebackType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader
+
+from perdure.adapters.torch.checkpointer import Checkpointer
+from perdure.adapters.torch.loader import is_resumable, make_resumable
+from perdure.adapters.torch.rng import Rng
+from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.saved import Saved
+from perdure.errors import CallError, PerdureError, Superseded
+from perdure.events import Notice, RestoreSkipped, StopAgreed
+from perdure.progress import Phase, Record, StopAgreement
+from perdure.state.scopes import RankLocal
+
+__all__ = ["Run", "attach"]
+
+
+def attach(
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
+    *,
+    to: str | os.PathLike[str],
+    every: int,
+    scheduler: Any = None,
+    loader: Any = None,
+    extra: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    step: int | None = None,
+    agent: bool = True,
+    deadlines: Deadlines | None = None,
+) -> Run:
+    """Restore the newest step of the run at ``to`` if there is one, then save every ``every`` steps by itself.
+
+    Called once by every rank, after the process group, the model (wrapped, sharded) and the optimizer are made and
+    before the loop. ``loader`` is a plain ``DataLoader`` (given a seeded, sharded, resumable sampler; ``seed`` orders
+    it) or anything with ``state_dict``; ``scheduler`` and the values of ``extra`` are anything with ``state_dict``,
+    tensors, or `RankLocal`. Random generators are saved rank by rank. ``step`` restores that step and no other.
+
+    ``run.step`` counts completed optimizer steps. On SIGTERM (and on the first Ctrl-C) all ranks save at one agreed
+    step and exit with 128 + the signal. At a clean exit the last step is saved.
+
+    Raises `StateMismatch` where the checkpoint is of another model, `BlobMissing` for a ``step`` that is not there.
+    """
+    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+    if not optimizers:
+        raise CallError("attach needs at least one optimizer")
+    if every < 1:
+        raise CallError(f"every={every}: save every 1 step or more")
+    ckpt = Checkpointer(to, agent=agent, deadlines=deadlines)
+    rng = Rng(ckpt.rank)
+    tree: dict[str, Any] = {"model": model}
+    for i, each in enumerate(optimizers):
+        tree[f"optimizer{i or ''}"] = each
+    if scheduler is not None:
+        tree["scheduler"] = scheduler
+    if loader is not None:
+        if isinstance(loader, DataLoader):
+            loader = make_resumable(loader, seed=seed, rank=ckpt.rank, world=ckpt.world)
+        tree["loader"] = loader if is_resumable(loader) else RankLocal(loader)
+    tree["rng"] = RankLocal(rng)
+    for name, value in (extra or {}).items():
+        if name in tree or name == "run":
+            raise CallError(f"extra may not be called {name!r}; attach saves that itself", key=name)
+        tree[name] = value
+    run = Run(ckpt, tree, every=every, rng=rng)
+    run.begin(model, optimizers, loader, step=step, where=str(to))
+    return run
+
+
+class Run:
+    """A loop that `attach` watches over. ``step`` is the number of completed optimizer steps."""
+
+    def __init__(self, ckpt: Checkpointer, tree: dict[str, Any], *, every: int, rng: Rng) -> None:
+        self.step = 0
+        self.checkpointer = ckpt
+        self._tree = tree
+        self._every = every
+        self._rng = rng
+        self._cut_at: int | None = None
+        self._saved_at: int | None = None
+        self._last: Saved | None = None
+        self._pending_rng: dict[str, Any] | None = None
+        self._record: Record | None = None
+        self._agreement: StopAgreement | None = None
+        self._signal: int | None = None
+        self._failed = False
+        self._closed = False
+        self._pid = os.getpid()
+
+    def state_dict(self) -> dict[str, int]:
+        """What of the run itself is saved."""
+        return {"step": self.step}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        """Go on at the saved step."""
+        self.step = state["step"]
+
+    def begin(
+        self,
+        model: torch.nn.Module,
+        optimizers: list[torch.optim.Optimizer],
+        loader: Any,
+        *,
+        step: int | None,
+        where: str,
+    ) -> None:
+        """Meet the others, restore, and hook the loop; called by `attach`."""
+        self._tree["run"] = self
+        ckpt = self.checkpointer
+        ckpt.engage()
+        page = ckpt.page
+        if page is not None:
+            local = ckpt.local_rank
+            self._record = page.rank(local)
+            self._record.claim(rank=ckpt.rank)
+            self._agreement = StopAgreement(page, local_rank=local)
+        self._enter(Phase.RESTORING)
+        if ckpt.restore(self._tree, step=step) is None:
+            ckpt.tell(RestoreSkipped(where=where))
+        else:
+            self._saved_at = self.step
+            self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
+        if self._record is not None:
+            self._record.step = self.step
+        model.register_forward_pre_hook(self._before_forward, prepend=True)
+        for each in optimizers:
+            each.register_step_pre_hook(self._before_step)
+        optimizers[-1].register_step_post_hook(self._after_step)
+        if is_resumable(loader):
+            loader.before_draw = self._cut
+        self._hook_exit()
+        self._enter(Phase.FORWARD)
+
+    def close(self) -> None:
+        """Save the last step if it is not saved, wait until all saves are durable, let go of the agent.
+
+        Called by itself at a clean exit; call it earlier to be told of a failure by an exception.
+        """
+        if self._closed or os.getpid() != self._pid:
+            return
+        self._closed = True
+        self._enter(Phase.CLOSING)
+        try:
+            if not self._failed and self.step > 0 and self._saved_at != self.step:
+                self._last = self.checkpointer.save(self.step, self._tree)
+            if self._last is not None and not self._failed:
+                self._last.committed()
+        finally:
+            self.checkpointer.close()
+            if not self._failed:
+                self._enter(Phase.FINISHED)
+
+    # --- hooks -------------------------------------------------------------------------------------------------------
+
+    def _before_forward(self, *_: Any) -> None:
+        self._cut()
+
+    def _before_step(self, *_: Any) -> None:
+        self.checkpointer.fence()
+        self._enter(Phase.STEP)
+
+    def _after_step(self, *_: Any) -> None:
+        self.step += 1
+        if self._record is not None:
+            self._record.step = self.step
+        self._enter(Phase.FORWARD)
+
+    def _cut(self) -> None:
+        """The end of an iteration. Everything that happens between two steps happens here."""
+        if self._cut_at == self.step or self._closed or os.getpid() != self._pid:
+            return
+        self._cut_at = self.step
+        if self._pending_rng is not None:
+            self._rng.load_state_dict(self._pending_rng)
+            self._pending_rng = None
+        if self._last is not None and isinstance(self._last.error, Superseded):
+            raise self._last.error
+        stop = self._should_stop()
+        if self.step > 0 and self._saved_at != self.step and (stop or self.step % self._every == 0):
+            self._enter(Phase.COPYING)
+            self._last = self.checkpointer.save(self.step, self._tree)
+            self._saved_at = self.step
+            self._enter(Phase.FORWARD)
+        if stop:
+            self._stop()
+
+    def _should_stop(self) -> bool:
+        if self._agreement is not None:
+            return self._agreement.at_cut(self.step)
+        return self._signal is not None and self.checkpointer.world == 1
+
+    def _stop(self) -> None:
+        self.checkpointer.tell(StopAgreed(step=self.step))
+        code = 128 + (self._signal or signal.SIGTERM)
+        try:
+            self.close()
+        except PerdureError as error:
+            self.checkpointer.tell(Notice(text=f"the last save did not become durable: {error}"), everywhere=True)
+        raise SystemExit(code)
+
+    def _enter(self, phase: Phase) -> None:
+        if self._record is not None:
+            self._record.enter(phase)
+
+    def _hook_exit(self) -> None:
+        atexit.register(self._at_exit)
+        before = sys.excepthook
+
+        def note_failure(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+            self._failed = True
+            before(kind, error, trace)
+
+        sys.excepthook = note_failure
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGTERM, signal.SIGINT):
+                self._take_signal(number)
+
+    def _take_signal(self, number: signal.Signals) -> None:
+        before = signal.getsignal(number)
+
+        def asked(got: int, frame: FrameType | None) -> None:
+            if os.getpid() != self._pid or self._signal is not None or self._closed:
+                signal.signal(got, before if before is not None else signal.SIG_DFL)
+                signal.raise_signal(got)  # the second time it ends at once
+                return
+            self._signal = got
+            if self._record is not None:
+                self._record.ask_to_stop()
+
+        signal.signal(number, asked)
+
+    def _at_exit(self) -> None:
+        try:
+            self.close()
+        except Exception as error:  # at exit nobody can catch it: say it
+            self.checkpointer.tell(Notice(text=f"the last step was not saved: {error}"), everywhere=True)

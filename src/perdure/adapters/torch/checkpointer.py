@@ -1,0 +1,88 @@
+"""`perdure.Checkpointer`: the checkpoint system put together with torch."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import torch.distributed as dist
+
+from perdure.adapters.torch.fabric import ProcessGroupFabric
+from perdure.adapters.torch.framework import TorchFramework
+from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
+from perdure.checkpoint.config import Deadlines
+from perdure.errors import CallError
+from perdure.events import Log
+from perdure.fabric import Fabric, SoloFabric
+from perdure.process.environ import Placement
+from perdure.store import StoreUrl, open_store
+
+__all__ = ["Checkpointer"]
+
+
+class Checkpointer(_Checkpointer):
+    """Save and restore a run at ``url`` (a folder, or a URL), from one process or from all ranks of a process group.
+
+    >>> import tempfile, torch, perdure
+    >>> model = torch.nn.Linear(4, 4)
+    >>> ckpt = perdure.Checkpointer(tempfile.mkdtemp(), agent=False)
+    >>> slot = ckpt.save(1, {"model": model}).committed().slot
+    >>> before = model.weight.clone()
+    >>> _ = torch.nn.init.zeros_(model.weight)
+    >>> ckpt.restore({"model": model})
+    1
+    >>> bool((model.weight == before).all())
+    True
+    >>> ckpt.close()
+
+    Make it after ``init_process_group``, on every rank. ``agent`` lets the node's agent keep checkpoint memory and
+    write in the background of everything; without it this process writes by itself, on a thread. A `ram:` store is of
+    this process and has no agent.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        agent: bool = True,
+        deadlines: Deadlines | None = None,
+        log: Log | None = None,
+    ) -> None:
+        place = StoreUrl.parse(url)
+        placement = Placement.read()
+        fabric: Fabric = SoloFabric()
+        if dist.is_available() and dist.is_initialized():
+            if dist.get_world_size() > 1:
+                fabric = ProcessGroupFabric()
+            if (fabric.rank, fabric.world) != (placement.rank, placement.world):
+                placement = _of_group(placement, fabric)
+        elif placement.world > 1:
+            raise CallError(
+                f"this is rank {placement.rank} of {placement.world}, but there is no process group yet; call "
+                "torch.distributed.init_process_group() first"
+            )
+        command = [sys.executable, "-m", "perdure", "agent", "--job", placement.job, "--url", str(place)]
+        super().__init__(
+            open_store(place),
+            url=str(place),
+            framework=TorchFramework(),
+            fabric=fabric,
+            placement=placement,
+            start_agent=command if agent and place.scheme != "ram" else None,
+            log=log or Log(placement.events, rank=fabric.rank if fabric.world > 1 else None),
+            deadlines=deadlines,
+        )
+
+
+def _of_group(placement: Placement, fabric: Fabric) -> Placement:
+    """The placement of a process group that was not made from a launcher's environment: all ranks on this node."""
+    return Placement(
+        rank=fabric.rank,
+        world=fabric.world,
+        local_rank=fabric.rank,
+        local_world=fabric.world,
+        job=placement.job,
+        attempt=placement.attempt,
+        mark=placement.mark,
+        events=placement.events,
+    )

@@ -1,0 +1,169 @@
+"""Make a plain `DataLoader` resumable: a seeded batch sampler in the place of its own, and an exact position.
+
+The order of an epoch is a function of (seed, epoch, length) alone. The position is the global count of samples that
+the loop has consumed, not what workers have prefetched, so it means the same in a world of another size: at position
+p the next global batch is the next ``world * batch`` samples of the epoch's order, of which rank r takes its block.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+)
+
+from perdure.errors import CallError
+
+__all__ = ["is_resumable", "make_resumable"]
+
+
+class _Batches(BatchSampler):
+    """The batches of one rank from a position to the end of the epoch."""
+
+    def __init__(self, *, length: int, batch: int, shuffle: bool, drop_last: bool, seed: int, rank: int, world: int):
+        self.length, self.batch_size, self.shuffle, self.drop_last = length, batch, shuffle, drop_last
+        self.seed, self.rank, self.world = seed, rank, world
+        self.epoch = 0
+        self.position = 0
+
+    @property
+    def stride(self) -> int:
+        """Samples that all ranks together consume a batch."""
+        return self.batch_size * self.world
+
+    def __len__(self) -> int:
+        return self.length // self.stride if self.drop_last else -(-self.length // self.stride)
+
+    def __iter__(self) -> Iterator[list[int]]:
+        order = torch.arange(self.length)
+        if self.shuffle:
+            order = torch.randperm(self.length, generator=_generator(self.seed, self.epoch))
+        at = self.position
+        while at < self.length:
+            block = order[at : at + self.stride]
+            if len(block) < self.stride:
+                if self.drop_last:
+                    return
+                each = -(-len(block) // self.world)  # the last batch: equal shares, filled up from the start
+                block = torch.cat(
+                    [block, order.repeat(-(-self.stride // self.length))[: each * self.world - len(block)]]
+                )
+            else:
+                each = self.batch_size
+            yield block[self.rank * each : (self.rank + 1) * each].tolist()
+            at += self.stride
+
+
+def _resumable_class(base: type[DataLoader[Any]]) -> type[DataLoader[Any]]:
+    """``base`` with a position: a subclass that an instance of ``base`` can be turned into."""
+
+    def iterate(self: Any) -> Iterator[Any]:
+        batches: _Batches = self.batch_sampler
+        if self._live is not None:  # iterated before: a new epoch, wherever the last loop broke off
+            batches.epoch, batches.position = batches.epoch + 1, 0
+        live = self._live = object()
+        self.generator.manual_seed(_mix(batches.seed, batches.epoch, batches.position))
+        return _follow(self, base.__iter__(self), live)
+
+    def state_dict(self: Any) -> dict[str, int | bool]:
+        """Where the loop is: epoch, samples consumed of it, and what the order depends on."""
+        batches: _Batches = self.batch_sampler
+        return {
+            "epoch": batches.epoch,
+            "position": batches.position,
+            "seed": batches.seed,
+            "length": batches.length,
+            "shuffle": batches.shuffle,
+        }
+
+    def load_state_dict(self: Any, state: dict[str, Any]) -> None:
+        """Go on from ``state``; to be called before the loop begins. Another data set is a `CallError`."""
+        batches: _Batches = self.batch_sampler
+        if (state["length"], state["shuffle"]) != (batches.length, batches.shuffle):
+            raise CallError(
+                f"the loader's position was saved over {state['length']} samples (shuffle={state['shuffle']}), but its "
+                f"data set now has {batches.length} (shuffle={batches.shuffle}); give the same data set",
+                key="loader",
+            )
+        batches.seed, batches.epoch, batches.position = state["seed"], state["epoch"], state["position"]
+        self._live = None
+
+    methods = {"__iter__": iterate, "state_dict": state_dict, "load_state_dict": load_state_dict}
+    return type(f"Resumable{base.__name__}", (base,), methods)
+
+
+def _follow(loader: Any, inner: Iterator[Any], live: object) -> Iterator[Any]:
+    """Pass on the batches of ``inner`` and count what the loop consumes, while it is the loader's newest iterator."""
+    batches: _Batches = loader.batch_sampler
+    while True:
+        if loader.before_draw is not None and loader._live is live:
+            loader.before_draw()
+        try:
+            batch = next(inner)
+        except StopIteration:
+            return
+        if loader._live is live:
+            batches.position = min(batches.position + batches.stride, batches.length)
+        yield batch
+
+
+def is_resumable(loader: Any) -> bool:
+    """Whether `make_resumable` has been here."""
+    return isinstance(getattr(loader, "batch_sampler", None), _Batches)
+
+
+def make_resumable(loader: DataLoader[Any], *, seed: int, rank: int, world: int) -> DataLoader[Any]:
+    """Put a seeded, sharded sampler into ``loader`` and return it; a loader that already has a state is left alone.
+
+    Raises `CallError` for what cannot be resumed exactly: iterable data sets, loaders without batches, samplers of the
+    user's own; those need a loader with ``state_dict`` and ``load_state_dict``.
+    """
+    if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
+        return loader
+    sampler = loader.sampler
+    known = isinstance(sampler, RandomSampler | SequentialSampler | DistributedSampler)
+    plain = type(loader.batch_sampler) is BatchSampler and known
+    if isinstance(sampler, RandomSampler) and (sampler.replacement or sampler.num_samples != len(loader.dataset)):  # type: ignore[arg-type]
+        plain = False
+    if not plain or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+        raise CallError(
+            f"a {type(loader).__name__} with {type(sampler).__name__} cannot be resumed exactly; give a loader that "
+            "has state_dict() and load_state_dict(), such as torchdata's StatefulDataLoader",
+            key="loader",
+        )
+    shuffle = sampler.shuffle if isinstance(sampler, DistributedSampler) else isinstance(sampler, RandomSampler)
+    batches = _Batches(
+        length=len(loader.dataset),  # type: ignore[arg-type]
+        batch=loader.batch_size,
+        shuffle=shuffle,
+        drop_last=loader.drop_last,
+        seed=seed,
+        rank=rank,
+        world=world,
+    )
+    # DataLoader refuses to change these after construction, to catch accidents; this is no accident.
+    fields = vars(loader)
+    fields["batch_sampler"] = batches
+    fields["generator"] = torch.Generator()  # workers' seeds come from here, not from the global generator
+    fields["before_draw"] = None
+    fields["_live"] = None
+    loader.__class__ = _resumable_class(type(loader))
+    return loader
+
+
+def _mix(*numbers: int) -> int:
+    text = ",".join(map(str, numbers)).encode()
+    return int.from_bytes(hashlib.sha256(text).digest()[:8], "little") >> 1
+
+
+def _generator(*numbers: int) -> torch.Generator:
+    return torch.Generator().manual_seed(_mix(*numbers))

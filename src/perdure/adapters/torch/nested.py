@@ -1,0 +1,75 @@
+"""Take the tensors out of a nested state and put them back: what remains is plain, tagged JSON with references."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from perdure.adapters.torch.tensors import dtype_name, torch_dtype
+from perdure.errors import FormatRefused
+from perdure.state.values import register_tag
+
+__all__ = ["TensorRef", "put_tensors_back", "references", "take_tensors_out"]
+
+
+@dataclass(frozen=True, slots=True)
+class TensorRef:
+    """Stands for the saved tensor ``name`` in a nested state."""
+
+    name: str
+
+
+def take_tensors_out(key: str, state: Any) -> tuple[Any, dict[str, torch.Tensor]]:
+    """Return ``state`` with a `TensorRef` for each tensor, and the tensors by name (``key.path.to.it``)."""
+    found: dict[str, torch.Tensor] = {}
+
+    def take(path: str, value: Any) -> Any:
+        if isinstance(value, torch.Tensor):
+            name = path if path not in found else f"{path}#{len(found)}"
+            found[name] = value
+            return TensorRef(name)
+        if type(value) is dict:
+            return {name: take(f"{path}.{name}", each) for name, each in value.items()}
+        if type(value) in (list, tuple):
+            return type(value)(take(f"{path}.{i}", each) for i, each in enumerate(value))
+        return value
+
+    return take(key, state), found
+
+
+def references(skeleton: Any) -> list[str]:
+    """The names of all tensors that ``skeleton`` refers to."""
+    found: list[str] = []
+    put_tensors_back(skeleton, found.append)
+    return found
+
+
+def put_tensors_back(skeleton: Any, tensor: Callable[[str], Any]) -> Any:
+    """Return ``skeleton`` with ``tensor(name)`` in the place of each reference."""
+    if isinstance(skeleton, TensorRef):
+        return tensor(skeleton.name)
+    if type(skeleton) is dict:
+        return {name: put_tensors_back(each, tensor) for name, each in skeleton.items()}
+    if type(skeleton) in (list, tuple):
+        return type(skeleton)(put_tensors_back(each, tensor) for each in skeleton)
+    return skeleton
+
+
+def _size(text: str) -> torch.Size:
+    return torch.Size(int(part) for part in text.split(",") if part)
+
+
+def _device(text: str) -> torch.device:
+    try:
+        return torch.device(text)
+    except RuntimeError as error:
+        raise FormatRefused(f"a saved value is the device {text!r}, which this torch does not know") from error
+
+
+register_tag(TensorRef, "tensor", lambda ref: str(ref.name), TensorRef)
+register_tag(torch.dtype, "torch.dtype", dtype_name, torch_dtype)
+register_tag(torch.device, "torch.device", str, _device)
+register_tag(torch.Size, "torch.Size", lambda size: ",".join(map(str, size)), _size)

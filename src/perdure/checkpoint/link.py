@@ -1,0 +1,268 @@
+"""A rank's connection to its node's agent: starts the agent if there is none, asks, and hears what became of saves.
+
+The thread that trains sends; one reader thread receives, answers whoever waits and calls ``on_message`` for the rest.
+When the agent dies, everybody who waits is told at once, and ``on_lost`` is called, once.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from pathlib import Path
+from typing import Any
+
+from perdure.checkpoint.messages import (
+    MAX_MESSAGE_BYTES,
+    Borrow,
+    Failed,
+    Generation,
+    Generations,
+    Granted,
+    Hello,
+    Inquire,
+    Lent,
+    Message,
+    Packed,
+    Welcome,
+)
+from perdure.clock import Deadline
+from perdure.codec.digest import digest
+from perdure.errors import AgentLost, DeadlineExceeded, LinkLost, ProtocolError, from_wire
+from perdure.process.environ import without_mark
+from perdure.process.runtime_dir import runtime_dir
+from perdure.progress import Page
+from perdure.shm import Segment
+from perdure.wire import Link, connect
+
+__all__ = ["AgentLink", "Loan", "socket_path", "socket_prefix"]
+
+_started: list[subprocess.Popen[bytes]] = []  # it outlives this process; kept so that nobody waits for it
+Received = tuple[Any, tuple[int, ...]]
+
+
+def socket_path(*, job: str, url: str) -> Path:
+    """Where the agent of this user, job and run listens."""
+    return runtime_dir() / f"{socket_prefix(job)}{digest(url.encode())[:12]}.sock"
+
+
+def socket_prefix(job: str) -> str:
+    """How the names of the sockets of all agents of ``job`` begin."""
+    safe = "".join(c if c.isalnum() or c in "-_" else "_" for c in job)[:16]
+    return f"{safe}-{digest(job.encode())[:12]}-"
+
+
+class Loan:
+    """A borrowed pack: its segment, mapped read-only, and what lies in it."""
+
+    def __init__(self, packed: Packed, segment: Segment) -> None:
+        self.packed = packed
+        self.segment = segment
+
+    @property
+    def view(self) -> memoryview:
+        """The sealed pack."""
+        return self.segment.view[: self.packed.nbytes]
+
+
+class AgentLink:
+    """One connection of one rank. Methods raise `AgentLost` once the agent is gone, `DeadlineExceeded` if slow."""
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        on_message: Callable[[Any], None],
+        on_lost: Callable[[AgentLost], None],
+    ) -> None:
+        self._link = link
+        self._on_message = on_message
+        self._on_lost = on_lost
+        self._sending = threading.Lock()
+        self._lock = threading.Lock()
+        self._waiting: dict[tuple[str, int], Future[Any]] = {}
+        self._lent: list[Loan] = []
+        self._error: AgentLost | None = None
+        self._closing = False
+        self.segments: dict[int, Segment] = {}
+        self._cold: set[int] = set()
+        self.page: Page | None = None
+        self.agent_pid = 0
+
+    @classmethod
+    def open(
+        cls,
+        hello: Hello,
+        *,
+        start: Sequence[str] | None,
+        deadline: Deadline,
+        on_message: Callable[[Any], None],
+        on_lost: Callable[[AgentLost], None],
+    ) -> AgentLink:
+        """Connect to the agent of ``hello.job`` and ``hello.url``; run the command ``start`` if nobody listens."""
+        path = socket_path(job=hello.job, url=hello.url)
+        try:
+            raw = connect(path, deadline=Deadline(0.0, "the agent"), type=Message, max_body_bytes=MAX_MESSAGE_BYTES)
+        except DeadlineExceeded:
+            if start is None:
+                raise
+            _start_agent(start, path)
+            try:
+                raw = connect(path, deadline=deadline, type=Message, max_body_bytes=MAX_MESSAGE_BYTES)
+            except DeadlineExceeded as error:
+                raise AgentLost(f"the agent did not start; its log is {path.with_suffix('.log')}") from error
+        self = cls(raw, on_message=on_message, on_lost=on_lost)
+        welcome: Future[Received] = self._expect("welcome", 0)
+        threading.Thread(target=self._read_forever, name="perdure-agent-link", daemon=True).start()
+        self._send(hello)
+        reply, fds = self._result(welcome, deadline)
+        self.agent_pid = reply.pid
+        if reply.page:
+            self.page = Page.attach(fds[0])
+        return self
+
+    @property
+    def lost(self) -> bool:
+        """Whether the agent is gone."""
+        return self._error is not None
+
+    def post(self, message: Any) -> None:
+        """Send ``message``; no answer is awaited here."""
+        self._send(message)
+
+    def grant(self, begin: Any, deadline: Deadline) -> Segment:
+        """Ask for a segment to fill; waits while all of this rank's are in use. Raises the save's error if it fails."""
+        future: Future[Received] = self._expect("granted", begin.seq)
+        self._send(begin)
+        reply, fds = self._result(future, deadline)
+        for segment, fd in zip(reply.offered, fds, strict=True):
+            old = self.segments.pop(segment, None)
+            self.segments[segment] = Segment.attach(fd, writable=True)
+            self._cold.add(segment)
+            os.close(fd)
+            if old is not None:
+                old.close()
+        self._cold.discard(reply.segment)  # the save itself touches it
+        return self.segments[reply.segment]
+
+    def populate_spares(self) -> None:
+        """Touch segments that are mapped but not used yet, so that the next save does not pay for their pages."""
+        while self._cold:
+            self.segments[self._cold.pop()].populate()
+
+    def generations(self, deadline: Deadline) -> list[Generation]:
+        """What can be restored from the agent's memory, newest first."""
+        future: Future[Received] = self._expect("generations", 0)
+        self._send(Inquire())
+        reply, _ = self._result(future, deadline)
+        found: list[Generation] = reply.found
+        return found
+
+    def borrow(self, generation: int, deadline: Deadline) -> list[Loan]:
+        """Map the packs of ``generation`` read-only; empty if it is gone. The caller closes the segments."""
+        future: Future[Any] = self._expect("lent", generation)
+        self._send(Borrow(generation=generation))
+        loans: list[Loan] = self._result(future, deadline)
+        return loans
+
+    def close(self) -> None:
+        """End the connection; segments stay mapped until nobody uses them."""
+        self._closing = True
+        with self._sending:
+            self._link.shutdown()
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    def _expect(self, kind: str, number: int) -> Future[Any]:
+        future: Future[Any] = Future()
+        with self._lock:
+            if self._error is not None:
+                raise self._error
+            self._waiting[kind, number] = future
+        return future
+
+    def _result(self, future: Future[Any], deadline: Deadline) -> Any:
+        try:
+            return future.result(deadline.left())
+        except FutureTimeout:
+            deadline.check("an answer of the node's agent")
+            raise DeadlineExceeded(f"gave up waiting for {deadline.what}") from None
+
+    def _send(self, message: Any) -> None:
+        try:
+            with self._sending:
+                self._link.send(message)
+        except LinkLost as error:
+            raise self._gone(error) from error
+
+    def _gone(self, error: Exception) -> AgentLost:
+        with self._lock:
+            if self._error is None:
+                self._error = AgentLost(f"the node's agent (pid {self.agent_pid}) is gone: {error}", pid=self.agent_pid)
+            return self._error
+
+    def _read_forever(self) -> None:
+        try:
+            while True:
+                try:
+                    message, fds = self._link.recv(Deadline.after(3600.0, "a message of the agent"))
+                except DeadlineExceeded:  # an agent may have nothing to say for hours; its death ends the wait at once
+                    continue
+                self._deliver(message, fds)
+        except (LinkLost, ProtocolError, OSError, ValueError) as error:
+            lost = self._gone(error)
+            with self._lock:
+                waiting, self._waiting = self._waiting, {}
+            for future in waiting.values():
+                future.set_exception(lost)
+            if not self._closing:
+                self._on_lost(lost)
+
+    def _deliver(self, message: Any, fds: tuple[int, ...]) -> None:
+        match message:
+            case Welcome():
+                self._answer(("welcome", 0), (message, fds))
+            case Granted():
+                self._answer(("granted", message.seq), (message, fds))
+            case Generations():
+                self._answer(("generations", 0), (message, fds))
+            case Lent():
+                for packed, fd in zip(message.packs, fds, strict=True):
+                    self._lent.append(Loan(packed, Segment.attach(fd, writable=False)))
+                    os.close(fd)
+                if message.last:
+                    loans, self._lent = self._lent, []
+                    self._answer(("lent", message.generation), loans)
+            case Failed():
+                with self._lock:
+                    waiting = self._waiting.pop(("granted", message.seq), None)
+                if waiting is not None:
+                    waiting.set_exception(from_wire(message.error))
+                self._on_message(message)
+            case _:
+                self._on_message(message)
+
+    def _answer(self, key: tuple[str, int], value: Any) -> None:
+        with self._lock:
+            future = self._waiting.pop(key, None)
+        if future is not None:
+            future.set_result(value)
+
+
+def _start_agent(command: Sequence[str], path: Path) -> None:
+    """Start the agent apart from this process: own session, no mark of the attempt, its output in a log of its own."""
+    with open(path.with_suffix(".log"), "ab") as log:
+        _started.append(
+            subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd="/",
+                env=without_mark(),
+                start_new_session=True,
+            )
+        )

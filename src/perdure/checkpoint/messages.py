@@ -1,0 +1,224 @@
+"""What ranks, launchers and the agent of their node say to each other, as strictly typed JSON messages.
+
+A save is named by ``(session, seq)``: the session is one `Checkpointer` of one attempt (all its ranks share it), seq
+counts its saves. Descriptors travel beside ``Granted`` (a segment to fill), ``Lent`` (segments to read) and ``Welcome``
+(the progress page).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+
+from perdure.state.index import RankIndex
+
+__all__ = [
+    "MAX_MESSAGE_BYTES",
+    "PROTOCOL",
+    "Abandon",
+    "Adopt",
+    "Adopted",
+    "Begin",
+    "Borrow",
+    "Committed",
+    "Complete",
+    "Failed",
+    "Generation",
+    "Generations",
+    "Granted",
+    "Hello",
+    "Inquire",
+    "Lent",
+    "Message",
+    "Packed",
+    "Release",
+    "Sample",
+    "Staged",
+    "Welcome",
+]
+
+PROTOCOL = "0"
+MAX_MESSAGE_BYTES = 256 << 20
+Role = Literal["rank", "launcher"]
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    pass
+
+
+class Hello(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="hello"):
+    """The first message on a connection; another ``protocol`` is refused."""
+
+    protocol: str
+    role: Role
+    job: str
+    url: str = ""
+    attempt: str = ""
+    session: str = ""
+    rank: int = 0
+    world: int = 1
+    local_rank: int = 0
+    local_world: int = 1
+
+
+class Welcome(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="welcome"):
+    """The agent's answer; beside it, if ``page``, the descriptor of the attempt's progress page."""
+
+    pid: int
+    page: bool
+
+
+class Begin(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="begin"):
+    """A rank wants to stage ``nbytes`` of ``step``; answered by `Granted` once a segment is free, or `Failed`."""
+
+    seq: int
+    step: int
+    nbytes: int
+    plan_id: str
+
+
+class Granted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="granted"):
+    """Fill ``segment``. ``offered`` are the segments whose descriptors are beside this message: new or remade ones."""
+
+    seq: int
+    segment: int
+    offered: list[int]
+
+
+class Sample(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="sample"):
+    """The digest of one replicated piece as this rank holds it, to be compared between ranks."""
+
+    tensor: str
+    digest: str
+
+
+class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="staged"):
+    """The rank's pack is whole in its segment but for digests; what is needed to commit it comes along."""
+
+    seq: int
+    step: int
+    epoch: int
+    base_slot: int | None
+    base_generation: int | None
+    index: RankIndex
+    samples: list[Sample]
+    value_digests: dict[str, str]
+    raw_nbytes: int
+    meta: dict[str, Any] | None = None
+    metric: float | None = None
+    pinned: bool = False
+
+
+class Abandon(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="abandon"):
+    """The rank could not stage; the save fails on every rank with this error."""
+
+    seq: int
+    error: dict[str, Any]
+
+
+class Complete(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="complete"):
+    """Every rank of the node has staged: the save is in memory."""
+
+    seq: int
+    generation: int
+
+
+class Committed(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="committed"):
+    """The save is durable under ``slot``."""
+
+    seq: int
+    slot: int
+    raw_bytes: int
+    stored_bytes: int
+    seconds: float
+
+
+class Failed(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="failed"):
+    """The save failed, on every rank."""
+
+    seq: int
+    error: dict[str, Any]
+
+
+class Inquire(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="inquire"):
+    """Which generations can be restored from memory?"""
+
+
+class Packed(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="packed"):
+    """One rank's sealed pack of a generation: the first ``nbytes`` of its segment; ``number`` counts packs."""
+
+    number: int
+    nbytes: int
+    index: RankIndex
+
+
+class Generation(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="generation"):
+    """A complete, digested generation in the agent's memory; ``ranks`` are those whose packs it holds."""
+
+    id: int
+    session: str
+    seq: int
+    step: int
+    epoch: int
+    world: int
+    ranks: list[int]
+    slot: int | None
+
+
+class Generations(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="generations"):
+    """The answer to `Inquire`, newest first."""
+
+    found: list[Generation]
+
+
+class Borrow(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="borrow"):
+    """Lend me the segments of ``generation`` for reading."""
+
+    generation: int
+
+
+class Lent(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="lent"):
+    """Packs of ``generation`` and, beside, their descriptors; several messages for many, no packs if it is gone."""
+
+    generation: int
+    packs: list[Packed]
+    last: bool
+
+
+class Adopt(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopt"):
+    """The session goes on from ``generation``: see that it becomes durable, again if that had failed."""
+
+    generation: int
+
+
+class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopted"):
+    """The adopted generation is durable under ``slot``, or could not be made so."""
+
+    generation: int
+    slot: int | None
+    error: dict[str, Any] | None
+
+
+class Release(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
+    """The job is over: exit once everything is drained and nobody is connected, without waiting for the lease."""
+
+
+Message = (
+    Hello
+    | Welcome
+    | Begin
+    | Granted
+    | Staged
+    | Abandon
+    | Complete
+    | Committed
+    | Failed
+    | Inquire
+    | Generations
+    | Borrow
+    | Lent
+    | Adopt
+    | Adopted
+    | Release
+)

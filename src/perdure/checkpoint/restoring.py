@@ -1,0 +1,230 @@
+"""One restore, from lining up candidates to the vote that ends it. Every rank runs this with the others.
+
+For each candidate, newest first: compare names, shapes and dtypes (vote), fill (vote), hand over values. A call that
+cannot work (another model) fails at once on all ranks; bad bytes make all go to the next older candidate together.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import msgspec
+
+from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.framework import Framework, Target
+from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, line_up
+from perdure.checkpoint.link import AgentLink, Loan
+from perdure.checkpoint.messages import Adopt, Generation
+from perdure.checkpoint.packs import DiskPack, MemoryPack
+from perdure.clock import Deadline
+from perdure.errors import (
+    AgentLost,
+    BlobMissing,
+    Bug,
+    CallError,
+    FormatRefused,
+    IntegrityError,
+    PerdureError,
+    from_wire,
+    to_wire,
+)
+from perdure.events import Restored
+from perdure.fabric import Fabric
+from perdure.state.index import Catalog, RankIndex
+from perdure.state.load import LoadReport, Match, PackSource, load, match
+from perdure.store import Run
+
+__all__ = ["Done", "Restoring", "read_catalog"]
+
+Result = TypeVar("Result")
+_LOOK_BACK = 64  # commits that a restore of "the newest" may fall back through
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """A restore that succeeded; ``generation`` is set if the step was in memory alone."""
+
+    step: int
+    slot: int | None
+    generation: int | None
+    fact: Restored
+
+    @property
+    def adoption(self) -> Adopt:
+        """What to tell the agent, so that the step becomes durable."""
+        assert self.generation is not None
+        return Adopt(generation=self.generation)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """A candidate ready to be loaded."""
+
+    catalog: Catalog
+    sources: Callable[[str], Sequence[PackSource]]
+    target: Target
+    matches: list[Match]
+
+
+class Restoring:
+    """The collective restore of one tree."""
+
+    def __init__(
+        self, *, run: Run, fabric: Fabric, framework: Framework, link: AgentLink | None, deadlines: Deadlines
+    ) -> None:
+        self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
+        self._deadlines = deadlines
+        self._mine: list[Generation] = []
+
+    def run_through(self, tree: Mapping[str, Any], *, step: int | None) -> Done | None:
+        """Restore the newest candidate that verifies on all ranks (or ``step``); None if the run is empty."""
+        began = time.monotonic()
+        candidates = self._line_up(step)
+        if step is not None:
+            candidates = [each for each in candidates if each.step == step]
+            if not candidates:
+                raise BlobMissing(
+                    f"step {step} is not there to restore; `perdure checkpoint ls` shows what is", step=step
+                )
+        notes: list[str] = []
+        last: PerdureError | None = None
+        for candidate in candidates:
+            last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
+            if last is None and opened is not None:
+                last, report = self._vote(lambda o=opened: load(o.catalog, o.matches, o.sources))  # type: ignore[misc]
+                if last is None and report is not None:
+                    opened.target.finish(opened.catalog, rank=self._fabric.rank, world=self._fabric.world)
+                    return self._done(candidate, report, notes, time.monotonic() - began)
+            assert last is not None
+            if not isinstance(last, IntegrityError):
+                raise last
+            notes.append(f"step {candidate.step} could not be used ({last})")
+        if last is not None:
+            raise type(last)(
+                f"no step can be restored, and the live state may be half written: do not train on; {last}",
+                **last.facts,
+            )
+        return None
+
+    def _line_up(self, step: int | None) -> list[Candidate]:
+        problem: dict[str, Any] | None = None
+        chain: list[SlotFacts] | None = None
+        try:
+            if self._link is not None:
+                self._mine = self._link.generations(Deadline.after(self._deadlines.agent_s, "the agent's generations"))
+        except AgentLost:
+            self._mine = []  # the link has told; the store still has what is committed
+        if self._fabric.rank == 0:
+            try:
+                chain = self._chain(step)
+            except PerdureError as error:
+                problem = to_wire(error)
+        view = RankView(generations=self._mine, chain=chain)
+        told = self._gather([msgspec.to_builtins(view), problem], "all ranks to call restore")
+        for _, refused in told:
+            if refused is not None:
+                raise from_wire(refused)
+        return line_up([msgspec.convert(each, RankView) for each, _ in told])
+
+    def _chain(self, step: int | None) -> list[SlotFacts]:
+        found = []
+        for commit in self._run.chain():
+            found.append(SlotFacts(commit.slot, commit.step, commit.epoch))
+            if commit.step == step or (step is None and len(found) == _LOOK_BACK):
+                break
+        return found
+
+    def _open(self, tree: Mapping[str, Any], candidate: Candidate) -> _Opened:
+        loans = self._borrow(candidate)
+        disk: dict[str, tuple[RankIndex, PackSource]] = {}
+        if candidate.slot is not None:
+            catalog, disk = read_catalog(self._run, candidate.slot)
+            names = {index.rank: name for name, (index, _) in disk.items()}
+        else:
+            if not loans:
+                raise BlobMissing(f"step {candidate.step} is no longer in memory", step=candidate.step)
+            names = {loan.packed.index.rank: f"memory-{loan.packed.index.rank}" for loan in loans}
+            catalog = Catalog.join((names[loan.packed.index.rank], loan.packed.index) for loan in loans)
+        sources: dict[str, list[PackSource]] = {}
+        for loan in loans:
+            rank = loan.packed.index.rank
+            if rank in names:
+                where = f"the memory of step {candidate.step}, rank {rank}"
+                sources.setdefault(names[rank], []).append(MemoryPack(loan.view, file=where))
+        for name, (_, pack) in disk.items():
+            sources.setdefault(name, []).append(pack)
+        target = self._framework.prepare(tree, catalog)
+        rank, world = self._fabric.rank, self._fabric.world
+        items = target.items(catalog, rank=rank, world=world)
+        matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
+        return _Opened(catalog, lambda pack: sources.get(pack, ()), target, matches)
+
+    def _borrow(self, candidate: Candidate) -> list[Loan]:
+        mine = self._generation(candidate)
+        if mine is None or self._link is None:
+            return []
+        try:
+            return self._link.borrow(mine.id, Deadline.after(self._deadlines.agent_s, "the agent's memory"))
+        except AgentLost:
+            return []
+
+    def _generation(self, candidate: Candidate) -> Generation | None:
+        name = (candidate.session, candidate.seq)
+        return next((each for each in self._mine if (each.session, each.seq) == name), None)
+
+    def _vote(self, work: Callable[[], Result]) -> tuple[PerdureError | None, Result | None]:
+        """Run ``work`` and tell all ranks how it went; the error of the lowest failing rank is everybody's."""
+        result: Result | None = None
+        mine: dict[str, Any] | None = None
+        try:
+            result = work()
+        except Exception as error:  # also a bug on one rank must not leave the others waiting
+            mine = to_wire(error)
+        told = self._gather(mine, "all ranks to restore")
+        errors = [(rank, from_wire(each)) for rank, each in enumerate(told) if each is not None]
+        if not errors:
+            return None, result
+        rank, worst = next((pair for pair in errors if isinstance(pair[1], CallError | Bug)), errors[0])
+        if len(told) > 1:
+            worst = type(worst)(f"rank {rank}: {worst}", **worst.facts)
+        return worst, None
+
+    def _gather(self, value: Any, what: str) -> list[Any]:
+        deadline = Deadline.after(self._deadlines.agree_s, what)
+        told = self._fabric.all_gather(msgspec.json.encode(value), deadline=deadline)
+        return [msgspec.json.decode(each) for each in told]
+
+    def _done(self, candidate: Candidate, report: LoadReport, notes: list[str], seconds: float) -> Done:
+        mine = self._generation(candidate)
+        fact = Restored(
+            step=candidate.step,
+            tiers=report.tier_nbytes,
+            seconds=seconds,
+            verified_tiles=report.verified_tiles,
+            committed=candidate.slot is not None,
+            notes=(*notes, *report.notes),
+        )
+        generation = mine.id if mine is not None and candidate.slot is None else None
+        return Done(candidate.step, candidate.slot, generation, fact)
+
+
+def read_catalog(run: Run, slot: int) -> tuple[Catalog, dict[str, tuple[RankIndex, PackSource]]]:
+    """The catalog of a commit, and for each pack its index and its source in the store."""
+    commit = run.read_slot(slot)
+    packs: dict[str, tuple[RankIndex, PackSource]] = {}
+    for ref in commit.parts:
+        part = run.read_part(ref)
+        try:
+            indexes = msgspec.json.decode(part.index, type=list[RankIndex])
+        except msgspec.MsgspecError as error:
+            raise FormatRefused(
+                f"{ref.name} holds an index that this release cannot read: {error}", file=ref.name
+            ) from error
+        if len(indexes) != len(part.packs):
+            raise FormatRefused(f"{ref.name} names {len(part.packs)} packs but indexes {len(indexes)}", file=ref.name)
+        for index, pack in zip(indexes, part.packs, strict=True):
+            packs[pack.name] = (index, DiskPack(run, pack))
+    return Catalog.join((name, index) for name, (index, _) in packs.items()), packs

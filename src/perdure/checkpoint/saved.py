@@ -1,0 +1,117 @@
+"""The handle of one save: what has been reached, and what went wrong."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perdure.clock import Deadline
+from perdure.errors import CallError, DeadlineExceeded, PerdureError
+
+__all__ = ["Outcome", "Saved"]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A durable save: its slot, the bytes of its tensors, the bytes written, seconds from save to commit."""
+
+    slot: int
+    raw_nbytes: int
+    stored_nbytes: int
+    seconds: float
+
+
+class Saved:
+    """What `Checkpointer.save` returns, on every rank. All waits have a deadline; failures raise on every rank.
+
+    ``blocked_s`` is the time that training stood still for this save: in ``save`` and at the fence.
+    """
+
+    def __init__(self, step: int, seq: int, *, stage_s: float, commit_s: float) -> None:
+        self.step = step
+        self.seq = seq
+        self.blocked_s = 0.0
+        self.nbytes = 0
+        self._stage_s = stage_s
+        self._commit_s = commit_s
+        self._changed = threading.Condition()
+        self._staged = False
+        self._in_memory = False
+        self._outcome: Outcome | None = None
+        self._error: PerdureError | None = None
+
+    def __repr__(self) -> str:
+        state = "failed" if self._error else "committed" if self._outcome else "staged" if self._staged else "copying"
+        return f"Saved(step={self.step}, {state})"
+
+    def staged(self, timeout_s: float | None = None) -> None:
+        """Return when the tensors may change again. Does not raise if the save failed: then they may change too."""
+        with self._changed:
+            self._await(lambda: self._staged or self._error is not None, timeout_s or self._stage_s, "to be copied")
+
+    def reached(self, tier: str, timeout_s: float | None = None) -> None:
+        """Return when the save has reached ``"memory"`` (all ranks of the node staged) or ``"disk"`` (committed)."""
+        if tier not in ("memory", "disk"):
+            raise CallError(f"there is no tier {tier!r}; tiers are 'memory' and 'disk'", tier=tier)
+        with self._changed:
+
+            def done() -> bool:
+                return self._in_memory if tier == "memory" else self._outcome is not None
+
+            self._await(lambda: done() or self._error is not None, timeout_s or self._commit_s, f"to reach {tier}")
+            if not done() and self._error is not None:
+                raise self._error
+
+    def committed(self, timeout_s: float | None = None) -> Outcome:
+        """Return when the save is durable: pulling the plug now loses nothing. Raises its error on every rank."""
+        self.reached("disk", timeout_s)
+        assert self._outcome is not None
+        return self._outcome
+
+    @property
+    def error(self) -> PerdureError | None:
+        """Why the save failed, if it did."""
+        return self._error
+
+    @property
+    def settled(self) -> bool:
+        """Whether the save is durable or has failed."""
+        return self._outcome is not None or self._error is not None
+
+    @property
+    def is_staged(self) -> bool:
+        """Whether this rank has copied its part."""
+        return self._staged
+
+    # Called by the checkpointer's threads.
+
+    def note_staged(self) -> None:
+        with self._changed:
+            self._staged = True
+            self._changed.notify_all()
+
+    def note_memory(self) -> None:
+        with self._changed:
+            self._in_memory = True
+            self._changed.notify_all()
+
+    def note_committed(self, outcome: Outcome) -> None:
+        with self._changed:
+            self._staged = self._in_memory = True
+            self._outcome = outcome
+            self._changed.notify_all()
+
+    def note_failed(self, error: PerdureError) -> None:
+        with self._changed:
+            if self._outcome is None and self._error is None:
+                self._error = error
+            self._changed.notify_all()
+
+    def _await(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
+        deadline = Deadline.after(timeout_s, f"step {self.step} {what}")
+        while not done():
+            if not self._changed.wait(min(deadline.left(), 1.0)) and deadline.passed():
+                raise DeadlineExceeded(
+                    f"step {self.step} took longer than {timeout_s:g} s {what}; it may still get there", step=self.step
+                )

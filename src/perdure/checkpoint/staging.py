@@ -1,0 +1,38 @@
+"""The copier: one thread a checkpointer that copies what may wait until the next optimizer step, then reports.
+
+Copies release the interpreter's lock, so they run beside the forward and backward pass. The thread is a daemon: at
+interpreter exit the checkpointer waits for it first.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+
+from perdure.errors import PerdureError, from_wire, to_wire
+
+__all__ = ["Worker"]
+
+
+class Worker:
+    """Runs jobs one after another on a thread of its own."""
+
+    def __init__(self, name: str) -> None:
+        self._jobs: queue.SimpleQueue[tuple[Callable[[], None], Callable[[PerdureError], None]]] = queue.SimpleQueue()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        self._thread.start()
+
+    def submit(self, job: Callable[[], None], on_error: Callable[[PerdureError], None]) -> None:
+        """Run ``job`` after those before it; ``on_error`` gets what it raises."""
+        self._jobs.put((job, on_error))
+
+    def _run(self) -> None:
+        while True:
+            job, on_error = self._jobs.get()
+            try:
+                job()
+            except PerdureError as error:
+                on_error(error)
+            except Exception as error:  # whoever waits for the save must hear of a bug too
+                on_error(from_wire(to_wire(error)))

@@ -1,0 +1,70 @@
+"""``perdure agent``: the process that keeps a node's checkpoint memory. Started by the first rank that needs it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType
+
+__all__ = ["add_parser", "main", "serve"]
+
+LEASE_S = 60.0
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "agent",
+        help="keep checkpoint memory on this node (started by itself when needed)",
+        description="Keeps checkpoint memory for one job and run on this node, and writes it to the store. The first "
+        "rank that needs it starts it; it leaves by itself when nobody has been connected for the lease.",
+    )
+    parser.add_argument("--job", required=True, help="the job's name")
+    parser.add_argument("--url", required=True, help="the run's store")
+    parser.add_argument("--lease", type=float, default=None, metavar="S", help=f"seconds without anybody ({LEASE_S:g})")
+    parser.set_defaults(func=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Serve until the lease is over; 0 also if another agent is there already."""
+    from perdure.store import open_store
+
+    lease = args.lease if args.lease is not None else float(os.environ.get("PERDURE_LEASE_S", LEASE_S))
+    return serve(args.job, args.url, lease_s=lease, open_store=open_store)
+
+
+def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., object]) -> int:
+    """Take the lock, listen, serve. ``open_store`` is a parameter so that tests can put a faulty store between."""
+    from typing import cast
+
+    from perdure.checkpoint.agent import Agent
+    from perdure.checkpoint.link import socket_path
+    from perdure.process.lock import FileLock
+    from perdure.store import Store
+    from perdure.wire import clear_stale, listen
+
+    path = socket_path(job=job, url=url)
+    lock = FileLock.try_acquire(path.with_suffix(".lock"))
+    if lock is None:
+        return 0  # another agent serves; whoever started this one will find it
+    signal.signal(signal.SIGTERM, _leave)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        clear_stale(path)
+        listener = listen(path)
+        try:
+            Agent(cast(Store, open_store(url)), listener, job=job, url=url, lease_s=lease_s).run()
+        finally:
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
+            listener.close()
+    finally:
+        lock.release()
+    return 0
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    raise SystemExit(128 + number)

@@ -1,0 +1,36 @@
+"""``perdure``: parse the command line, run the command, map errors to exit codes (see `perdure.errors`)."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+
+from perdure import __version__
+from perdure.cli import agent, demo, run
+from perdure.errors import PerdureError
+
+__all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command in ``argv`` (default: this process's); return its exit code."""
+    parser = argparse.ArgumentParser(
+        prog="perdure", description="Keeps the state of large models alive: saves it, verifies it, brings it back."
+    )
+    parser.add_argument("--version", action="version", version=f"perdure {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    for command in (demo, run, agent):
+        command.add_parser(commands)
+    args = parser.parse_args(argv)
+    try:
+        code: int = args.func(args)
+        sys.stdout.flush()
+    except PerdureError as error:
+        print(f"perdure: {error}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:  # whoever read our output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code

@@ -1,0 +1,80 @@
+"""A tensor as one rank holds it: its name, its place in the whole tensor, and the memory where the bytes lie.
+
+Adapters describe the live objects of their library in these terms; nothing here knows torch.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+from typing import Any
+
+from perdure.layout import Box
+from perdure.state.scopes import OnResize
+
+__all__ = ["Capture", "Held", "Memory", "TensorItem", "ValueItem"]
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """``nbytes`` contiguous bytes of host memory at ``address``; ``owner`` keeps them alive."""
+
+    address: int
+    nbytes: int
+    owner: Any = field(repr=False, compare=False)
+
+    def view(self) -> memoryview:
+        """The bytes as a writable memoryview; the caller keeps ``self`` alive while it is used."""
+        if self.nbytes == 0:
+            return memoryview(bytearray())
+        return memoryview((ctypes.c_ubyte * self.nbytes).from_address(self.address)).cast("B")
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """The block ``box`` of a tensor, row-major in ``memory``."""
+
+    box: Box
+    memory: Memory
+
+
+@dataclass(frozen=True, slots=True)
+class TensorItem:
+    """What this rank holds of the tensor ``name``.
+
+    ``shape`` is that of the whole tensor; ``held`` may be empty (an empty shard). ``local`` tensors belong to this
+    rank alone. ``owned`` says that only an optimizer step changes the bytes, so that a copy may run until then.
+    ``aliases`` are other names of the same storage.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    held: tuple[Held, ...]
+    aliases: tuple[str, ...] = ()
+    local: bool = False
+    owned: bool = False
+    on_resize: OnResize = "modulo"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that this rank holds."""
+        return sum(held.memory.nbytes for held in self.held)
+
+
+@dataclass(frozen=True, slots=True)
+class ValueItem:
+    """A value that is no tensor, already as tagged JSON (`perdure.state.values`)."""
+
+    key: str
+    value: Any
+    local: bool = False
+    on_resize: OnResize = "modulo"
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """All that one rank saves in one step."""
+
+    tensors: tuple[TensorItem, ...]
+    values: tuple[ValueItem, ...]
