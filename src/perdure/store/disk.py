@@ -175,13 +175,14 @@ class Disk:
                 os.close(fd)
 
     def _open_root(self, *, make: bool) -> int | None:
+        seen = self._root_seen  # before the look: another thread may be making the folder just now
         with explained(self.root, "open"):
             try:
                 fd = os.open(self.root, _FOLDER)
             except FileNotFoundError:
                 if not make:
                     return None
-                if self._root_seen:  # an unmounted disk: writing on would fill the disk below its mount point
+                if seen:  # an unmounted disk: writing on would fill the disk below its mount point
                     raise StorageError(
                         f"the folder {self.root} has vanished; mount it again, then start again", file=self.root
                     ) from None

@@ -1,0 +1,28 @@
+"""The state that the checkpoint benchmarks save and load: a dict of float32 tensors of one size, from a seed."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+__all__ = ["copy_into", "make_state", "size_bytes"]
+
+TENSOR_MIB = 16
+
+
+def make_state(mib: int, *, seed: int = 0) -> dict[str, Tensor]:
+    """``mib`` MiB of normal random float32 numbers, in tensors of 16 MiB."""
+    generator = torch.Generator().manual_seed(seed)
+    shape = (TENSOR_MIB * 256, 1024)
+    return {f"layer{i:03}.weight": torch.randn(shape, generator=generator) for i in range(max(1, mib // TENSOR_MIB))}
+
+
+def size_bytes(state: dict[str, Tensor]) -> int:
+    """The bytes of all tensors of ``state``."""
+    return sum(tensor.numel() * tensor.element_size() for tensor in state.values())
+
+
+def copy_into(target: dict[str, Tensor], source: dict[str, Tensor]) -> None:
+    """The yardstick: memcpy of every tensor into memory that is there already."""
+    for name, tensor in source.items():
+        target[name].copy_(tensor)
