@@ -7,11 +7,16 @@ import contextlib
 import os
 import signal
 from collections.abc import Callable
-from types import FrameType
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perdure.process.lock import FileLock
 
 __all__ = ["add_parser", "main", "serve"]
 
 LEASE_S = 60.0
+_GIVE_WAY_S = 20.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -42,21 +47,21 @@ def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., objec
 
     from perdure.checkpoint.agent import Agent
     from perdure.checkpoint.link import socket_path
-    from perdure.process.lock import FileLock
     from perdure.store import Store
     from perdure.wire import clear_stale, listen
 
     path = socket_path(job=job, url=url)
-    lock = FileLock.try_acquire(path.with_suffix(".lock"))
+    lock = _lock(path)
     if lock is None:
         return 0  # another agent serves; whoever started this one will find it
-    signal.signal(signal.SIGTERM, _leave)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         clear_stale(path)
         listener = listen(path)
+        agent = Agent(cast(Store, open_store(url)), listener, job=job, url=url, lease_s=lease_s)
+        signal.signal(signal.SIGTERM, lambda number, frame: agent.leave())
         try:
-            Agent(cast(Store, open_store(url)), listener, job=job, url=url, lease_s=lease_s).run()
+            agent.run()
         finally:
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -66,5 +71,18 @@ def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., objec
     return 0
 
 
-def _leave(number: int, frame: FrameType | None) -> None:
-    raise SystemExit(128 + number)
+def _lock(path: Path) -> FileLock | None:
+    """The lock that guards the socket ``path``; None if another agent answers there. One that is leaving is awaited."""
+    from perdure.clock import Deadline
+    from perdure.errors import DeadlineExceeded
+    from perdure.process.lock import FileLock
+    from perdure.wire import connect
+
+    deadline = Deadline.after(_GIVE_WAY_S, "the agent before this one to leave")
+    while (lock := FileLock.try_acquire(path.with_suffix(".lock"))) is None:
+        try:
+            connect(path, deadline=Deadline.after(0.1, "the other agent")).close()
+            return None
+        except DeadlineExceeded:
+            deadline.check()
+    return lock

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import importlib.util
 import json
 import os
 import shutil
@@ -20,7 +21,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import CallError, IntegrityError
@@ -74,6 +74,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Run the demo; 0 if every bit is the same."""
+    if importlib.util.find_spec("torch") is None:
+        raise CallError("the demo trains with torch, which is not installed: pip install 'perdure[torch]'")
     began = time.monotonic()
     with _folder(args.keep) as folder:
         report = _play(folder)
@@ -143,6 +145,8 @@ def _play(folder: Path) -> Report:
 
 def _measure(report: Report, jobs: list[JobWatch], copies: _Memcpy) -> None:
     """Fill in what the events say."""
+    from statistics import median
+
     from perdure.events import Committed, Restored, StepSaved, read_log
 
     entries = [entry for job in jobs for entry in read_log(job.events)]
@@ -193,6 +197,8 @@ class _Memcpy:
 
     def seconds(self, nbytes: int) -> float:
         """The median, for ``nbytes``."""
+        from statistics import median
+
         return median(self._seconds) * nbytes / self._from.nbytes
 
 
