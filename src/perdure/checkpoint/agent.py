@@ -7,12 +7,14 @@ library; all that comes over the socket is strictly typed and bounded.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import queue
 import selectors
 import socket
 import threading
 import time
+import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -123,6 +125,10 @@ class Agent:
             for link in self._links.values():
                 link.close()
 
+    def leave(self) -> None:
+        """End `run` once what is complete is written; may be called by a signal handler."""
+        self._report(self.machine.told_to_leave)
+
     # --- connections -------------------------------------------------------------------------------------------------
 
     def _serve(self, source: Any, events: int) -> None:
@@ -145,6 +151,9 @@ class Agent:
                         os.close(fd)
                     self._act(self._handle(connection, message))
         except (LinkLost, ProtocolError):
+            self._drop(connection)
+        except Exception:  # a bug must cost one connection, not the memory of all
+            traceback.print_exc()
             self._drop(connection)
 
     def _welcome_next(self) -> None:
@@ -259,10 +268,11 @@ class Agent:
             session=generation.session,
             seq=generation.seq,
             step=generation.step,
-            epoch=generation.lead.epoch,
+            epoch=generation.epoch,
             world=generation.world,
             ranks=sorted(staged.index.rank for staged in generation.staged.values()),
             slot=generation.slot,
+            base_slot=self.machine.base_of(generation),
         )
 
     def _lend(self, connection: int, generation_id: int) -> None:
@@ -311,7 +321,8 @@ class Agent:
         spare = grant.segment ^ 1
         taken = {segment for g in self.machine.generations for segment in g.lanes.values()}
         if spare not in taken and _available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
-            self._provide(spare, grant.nbytes)
+            with contextlib.suppress(PerdureError):  # made when it is needed, or refused then
+                self._provide(spare, grant.nbytes)
         given = self._offered[connection]
         offered = [
             segment
@@ -328,8 +339,7 @@ class Agent:
         if have is not None and have.nbytes >= nbytes:
             return
         if have is not None:
-            del self._segments[segment]
-            have.close()
+            del self._segments[segment]  # freed once no view of it is left
         if nbytes + _MARGIN_NBYTES > _available_nbytes():
             raise StorageFull(
                 f"no memory for a checkpoint of {nbytes >> 20} MiB: {_available_nbytes() >> 20} MiB are available on "
@@ -343,9 +353,14 @@ class Agent:
     def _digest_forever(self) -> None:
         while (generation := self._digest_queue.get()) is not None:
             sealed: dict[int, int] = {}
-            for lane, staged in generation.staged.items():
-                view = self._segments[generation.lanes[lane]].view
-                sealed[lane] = seal_pack(staged.index, view)
+            try:
+                for lane, staged in generation.staged.items():
+                    view = self._segments[generation.lanes[lane]].view
+                    sealed[lane] = seal_pack(staged.index, view)
+            except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
+                told = from_wire(to_wire(error))
+                self._report(lambda g=generation, e=told: self.machine.not_digested(g, e))  # type: ignore[misc]
+                continue
             alive = {each.id for each in list(self.machine.generations)}
             for gone in self._sealed.keys() - alive:
                 del self._sealed[gone]
@@ -359,10 +374,8 @@ class Agent:
             result: tuple[int, int, int, float] | PerdureError
             try:
                 result = (*self._drain(action, seq), time.monotonic() - began)
-            except PerdureError as error:
-                result = error
-            except Exception as error:  # a bug must reach the ranks that wait, not end the thread
-                result = from_wire(to_wire(error))
+            except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
+                result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
             self._report(lambda g=action.generation, r=result: self.machine.drained(g, r))  # type: ignore[misc]
 
     def _drain(self, action: Drain, seq: int) -> tuple[int, int, int]:
@@ -370,7 +383,7 @@ class Agent:
         lead = generation.lead
         run = Run.open(self.store, create=True)
         order = draining.Order(
-            epoch=lead.epoch,
+            epoch=generation.epoch,
             step=generation.step,
             seq=seq,
             base=action.base,

@@ -11,77 +11,48 @@ set of tensors has changed, and restore.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
 from typing import Any
 
 import msgspec
 
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.drain import Order
+from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.messages import (
-    PROTOCOL,
-    Abandon,
-    Adopted,
-    Begin,
-    Committed,
-    Complete,
-    Failed,
-    Hello,
-    Sample,
-    Staged,
-)
-from perdure.checkpoint.restoring import Restoring
-from perdure.checkpoint.saved import Outcome, Saved
-from perdure.checkpoint.solo import SoloSave, drain_alone
+from perdure.checkpoint.meeting import Meeting
+from perdure.checkpoint.messages import Adopted, Begin, Sample, Staged
+from perdure.checkpoint.notes import FailureNotes, Notes
+from perdure.checkpoint.planning import Planner, sample
+from perdure.checkpoint.pool import Pool
+from perdure.checkpoint.restoring import Restoring, branch
+from perdure.checkpoint.saved import Saved
+from perdure.checkpoint.solo import SoloSave
 from perdure.checkpoint.staging import Worker
 from perdure.clock import Deadline
 from perdure.codec.digest import digest
 from perdure.errors import AgentLost, BlobMissing, CallError, DeadlineExceeded, PerdureError, from_wire, to_wire
-from perdure.events import AgentLost as AgentLostFact
-from perdure.events import Committed as CommittedFact
-from perdure.events import Fact, Log, Notice, SaveFailed, StepSaved
+from perdure.events import Fact, Log, Notice, StepSaved
 from perdure.fabric import Fabric
 from perdure.process.environ import Placement
 from perdure.progress import Page
 from perdure.shm import Segment
-from perdure.state.items import Capture
-from perdure.state.save import Offer, SavePlan, copy_writes, offer, settle
+from perdure.state.index import RankIndex
+from perdure.state.save import SavePlan, copy_writes
 from perdure.store import Run, Store
 
 __all__ = ["Checkpointer"]
-
-
-class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """What ranks tell each other before a save whose plan is new."""
-
-    offer: Offer
-    epoch: int | None
-    error: dict[str, Any] | None
-
-
-@dataclass(slots=True)
-class _Flight:
-    """A save under way, with what is needed to finish it without the agent."""
-
-    saved: Saved
-    order: Order | None = None
-    solo: SoloSave | None = None
-    alone: bool = False
-    draining: bool = False
 
 
 class Checkpointer:
     """Saves steps of a run to ``store`` and restores them. Every rank makes one and calls it alike.
 
     ``start_agent`` is the command that starts the node's agent; ``None`` saves without one. ``url`` names the store
-    for the agent and for people.
+    for the agent and for people. ``notes`` carries failures between ranks that save without an agent.
     """
 
     def __init__(
@@ -94,6 +65,7 @@ class Checkpointer:
         placement: Placement,
         start_agent: Sequence[str] | None,
         log: Log,
+        notes: Notes | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
         self.deadlines = deadlines or Deadlines()
@@ -104,21 +76,35 @@ class Checkpointer:
         self._store, self._url, self._framework, self._fabric = store, url, framework, fabric
         self._placement = placement
         self._start_agent = start_agent
+        self._notes = notes
         self._link: AgentLink | None = None
+        self._page: Page | None = None
         self._run: Run | None = None
-        self._epoch: int | None = None
         self._base_slot: int | None = None
         self._base_generation: int | None = None
-        self._plan: SavePlan | None = None
-        self._planned_for: tuple[Any, Any] = ((), ())
+        self._planner = Planner(
+            framework=framework,
+            fabric=fabric,
+            placement=placement,
+            run=self._opened,
+            agree_s=self.deadlines.agree_s,
+        )
         self._seq = 0
         self._last: Saved | None = None
         self._reported: set[int] = set()
-        self._flights: dict[int, _Flight] = {}
-        self._lock = threading.Lock()
+        self._said: set[str] = set()
+        self._flights = Flights(
+            rank=self.rank,
+            world=self.world,
+            commit_s=self.deadlines.commit_s,
+            run=self._opened,
+            latest=self.latest,
+            tell=self.tell,
+        )
         self._copier: Worker | None = None
-        self._drainer: Worker | None = None
-        self._own_segments: list[Segment] = []
+        self._copied = threading.Event()
+        self._copied.set()
+        self._pool = Pool(label=f"{placement.job}.alone")
         self._closed = False
 
     # --- public ------------------------------------------------------------------------------------------------------
@@ -143,22 +129,25 @@ class Checkpointer:
         began = time.perf_counter()
         self._engage()
         self._seq += 1
-        saved = Saved(step, self._seq, stage_s=self.deadlines.stage_s, commit_s=self.deadlines.commit_s)
-        flight = _Flight(saved)
-        with self._lock:
-            self._flights = {seq: each for seq, each in self._flights.items() if not each.saved.settled}
-            self._flights[self._seq] = flight
+        to_be_told_s = self.deadlines.agent_s  # whoever misses a deadline is named by the agent, or by rank 0
+        saved = Saved(
+            step,
+            self._seq,
+            stage_s=self.deadlines.stage_s + to_be_told_s,
+            commit_s=self.deadlines.commit_s + to_be_told_s,
+        )
+        flight = self._flights.add(saved)
         try:
             self._stage(flight, step, tree, meta, metric, pin)
-        except PerdureError as error:
-            saved.note_failed(error)
-            if isinstance(error, CallError):
-                self._abandon(flight, error)
+        except BaseException as error:
+            known = error if isinstance(error, PerdureError) else from_wire(to_wire(error))
+            self._flights.abandon(flight, known)
+            if isinstance(error, CallError) or not isinstance(error, PerdureError):
+                saved.note_failed(known)
                 raise
+            self._flights.failed(saved, error)
         self._last = saved
         saved.blocked_s += time.perf_counter() - began
-        if saved.error is not None:
-            self._report_failure(saved)
         return saved
 
     def fence(self) -> None:
@@ -182,6 +171,7 @@ class Checkpointer:
         or dtypes do not fit.
         """
         self._engage()
+        self._flights.settle()
         restoring = Restoring(
             run=self._opened(),
             fabric=self._fabric,
@@ -192,20 +182,20 @@ class Checkpointer:
         done = restoring.run_through(tree, step=step)
         if done is None:
             return None
-        self._epoch = None
+        self._planner.forget()
         self._base_slot, self._base_generation = done.slot, done.generation
-        self._plan = None
         self._last = None
         self.base_step = done.step
         if done.generation is not None and self._link is not None and self._placement.local_rank == 0:
-            self._link.post(done.adoption)
-        self.tell(done.fact)
+            with suppress(AgentLost):  # told by the link; the step is restored all the same
+                self._link.post(done.adoption)
+        self.tell(done.fact, everywhere=bool(done.fact.notes))  # what was passed over may concern one rank alone
         return done.step
 
     def steps(self) -> list[int]:
         """The committed steps of the branch that training is on, oldest first."""
         run = self._reader()
-        return [] if run is None else sorted({commit.step for commit in run.chain()})
+        return [] if run is None else sorted({commit.step for commit in branch(run)})
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
@@ -223,26 +213,26 @@ class Checkpointer:
             deadline.check(f"the newest is {latest}")
             time.sleep(min(0.2, deadline.left()))
 
-    def close(self) -> None:
-        """Wait until every save is durable or has failed, then let go of the agent. Failures are told, not raised."""
+    def close(self, *, leaving_within_s: float | None = None) -> None:
+        """Wait until every save is durable or has failed, then let go of the agent. Failures are told, not raised.
+
+        A rank that fails gives ``leaving_within_s``: then a save counts as soon as the agent holds all of it, and no
+        wait is longer.
+        """
         if self._closed:
             return
         self._closed = True
-        for flight in list(self._flights.values()):
-            try:
-                flight.saved.committed()
-            except DeadlineExceeded as error:
-                flight.saved.note_failed(error)
-                self._report_failure(flight.saved)
-            except PerdureError:
-                pass  # told when it happened
+        self._flights.settle(leaving_within_s=leaving_within_s)
+        self._flights.end()
+        if self._copier is not None:
+            self._copier.end()
         if self._link is not None:
             self._link.close()
 
     @property
     def page(self) -> Page | None:
         """The progress page of this attempt, shared by the node's ranks and its launcher."""
-        return None if self._link is None else self._link.page
+        return self._page
 
     @property
     def local_rank(self) -> int:
@@ -252,7 +242,7 @@ class Checkpointer:
     @property
     def in_flight(self) -> list[Saved]:
         """Saves that are neither durable nor failed yet."""
-        return [flight.saved for flight in self._flights.values() if not flight.saved.settled]
+        return self._flights.under_way
 
     def engage(self) -> None:
         """Meet the other ranks and the agent now instead of at the first save or restore. Called by every rank."""
@@ -266,45 +256,21 @@ class Checkpointer:
             raise CallError("this Checkpointer is closed; make a new one")
         if self.session:
             return
-        if self._placement.world != self._placement.local_world:
-            raise CallError("this release saves ranks of one node; ranks of several nodes need a later one")
-        proposal: dict[str, Any] = {}
-        if self.rank == 0:
-            try:
-                self._run = Run.open(self._store, create=True, tell=self._tell_note)
-                proposal = {"session": uuid.uuid4().hex}
-            except PerdureError as error:
-                proposal = {"error": to_wire(error)}
-        answer = self._gather(msgspec.json.encode(proposal), "all ranks to open the run")[0]
-        said = msgspec.json.decode(answer)
-        if "error" in said:
-            raise from_wire(said["error"])
-        self.session = said["session"]
+        met = Meeting(
+            url=self._url,
+            open_run=lambda: Run.open(self._store, create=True, tell=self._tell_note),
+            fabric=self._fabric,
+            placement=self._placement,
+            start_agent=self._start_agent,
+            deadlines=self.deadlines,
+            on_message=self._hear,
+            on_lost=self._flights.agent_lost,
+            tell=self.tell,
+        ).hold()
+        self._run, self._link, self._page = met.run, met.link, met.page
+        self._flights.start(link=met.link, failures=FailureNotes(self._notes, session=met.session, rank=self.rank))
         self._copier = Worker("perdure-copy")
-        self._drainer = Worker("perdure-drain")
-        if self._start_agent is not None:
-            place = self._placement
-            self._link = AgentLink.open(
-                Hello(
-                    protocol=PROTOCOL,
-                    role="rank",
-                    job=place.job,
-                    url=self._url,
-                    attempt=place.attempt_id,
-                    session=self.session,
-                    rank=self.rank,
-                    world=self.world,
-                    local_rank=place.local_rank,
-                    local_world=place.local_world,
-                ),
-                start=self._start_agent,
-                deadline=Deadline.after(self.deadlines.agent_s, "the node's agent to start"),
-                on_message=self._hear,
-                on_lost=self._agent_lost,
-            )
-
-    def _gather(self, data: bytes, what: str) -> list[bytes]:
-        return self._fabric.all_gather(data, deadline=Deadline.after(self.deadlines.agree_s, what))
+        self.session = met.session
 
     def _opened(self) -> Run:
         if self._run is None:
@@ -321,7 +287,7 @@ class Checkpointer:
 
     def _stage(
         self,
-        flight: _Flight,
+        flight: Flight,
         step: int,
         tree: Mapping[str, Any],
         meta: Mapping[str, Any] | None,
@@ -329,86 +295,59 @@ class Checkpointer:
         pin: bool,
     ) -> None:
         saved = flight.saved
-        capture = self._captured(tree)
-        plan = self._planned(capture)
+        capture, plan, epoch = self._planner.plan(tree)
         self._framework.fence(tree, self.fence)
-        assert self._epoch is not None
+        assert self._copier is not None
+        if not self._copied.wait(self.deadlines.stage_s):  # of a save that has failed: it may have the same segment
+            raise DeadlineExceeded(f"the copy of the step before {step} still runs", what="the copier", missing="")
         index = plan.index(capture, rank=self.rank, world=self.world)
         saved.nbytes = plan.raw_nbytes
-        flight.order = order = Order(self._epoch, step, saved.seq, self._base_slot, dict(meta or {}), metric, pin)
+        flight.order = order = Order(epoch, step, saved.seq, self._base_slot, dict(meta or {}), metric, pin)
         segment, release = self._segment(flight, plan)
         flight.solo = SoloSave(saved, order, index, segment, plan.raw_nbytes, release)
-        copy_writes(plan, capture, segment.address, which=lambda owned: not owned)
+        try:
+            copy_writes(plan, capture, segment.address, which=lambda owned: not owned)
+        except BaseException:
+            release()
+            raise
+        samples = sample(plan, capture, saved.seq, owned=False)  # now: the next forward may change it
         shared = {item.key: digest(msgspec.json.encode(item.value)) for item in capture.values if not item.local}
 
+        copied = self._copied = threading.Event()
+
         def finish() -> None:
-            copy_writes(plan, capture, segment.address, which=lambda owned: owned)
-            sample = _sample(plan, capture, saved.seq)
-            saved.note_staged()
-            self._staged(flight, index, sample, shared, plan.raw_nbytes)
-
-        assert self._copier is not None
-        self._copier.submit(finish, lambda error: self._stage_failed(flight, error))
-
-    def _captured(self, tree: Mapping[str, Any]) -> Capture:
-        try:
-            return self._framework.capture(tree)
-        except CallError as error:
-            if self._epoch is None:  # the others are about to wait for this rank's offer: tell them
-                nothing = offer(Capture((), ()), rank=self.rank)
-                self._gather(msgspec.json.encode(_Exchange(nothing, None, to_wire(error))), "all ranks to call save")
-            raise
-
-    def _planned(self, capture: Capture) -> SavePlan:
-        keys = tuple((item.key, item.local) for item in capture.values)
-        if self._plan is not None and self._planned_for == (capture.tensors, keys) and self._epoch is not None:
-            return self._plan  # equal tuples of the very same items compare by identity
-        mine = offer(capture, rank=self.rank)
-        if self._plan is not None and self._plan.offer == mine and self._epoch is not None:
-            self._planned_for = (capture.tensors, keys)
-            return self._plan
-        epoch, problem = self._epoch, None
-        if self.rank == 0 and epoch is None:
             try:
-                place = self._placement
-                epoch = self._opened().claim_epoch(f"{place.job} attempt {place.attempt} pid {os.getpid()}")
-            except PerdureError as error:
-                problem = to_wire(error)
-        told = self._gather(msgspec.json.encode(_Exchange(mine, epoch, problem)), "all ranks to call save")
-        exchanged = [msgspec.json.decode(each, type=_Exchange) for each in told]
-        for each in exchanged:
-            if each.error is not None:
-                raise from_wire(each.error)
-        plan = settle([each.offer for each in exchanged], rank=self.rank)
-        self._plan, self._epoch = plan, exchanged[0].epoch
-        self._planned_for = (capture.tensors, keys)
-        return plan
+                copy_writes(plan, capture, segment.address, which=lambda owned: owned)
+            except BaseException:
+                release()
+                raise
+            finally:
+                copied.set()
+            said = samples + sample(plan, capture, saved.seq, owned=True)
+            saved.note_staged()
+            self._staged(flight, index, said, shared, plan.raw_nbytes)
 
-    def _segment(self, flight: _Flight, plan: SavePlan) -> tuple[Segment, Callable[[], None]]:
+        self._copier.submit(finish, lambda error: self._flights.stage_failed(flight, error))
+
+    def _segment(self, flight: Flight, plan: SavePlan) -> tuple[Segment, Callable[[], None]]:
         nbytes = max(plan.pack.total_nbytes, 1)
         link = self._link
         if link is not None and not link.lost:
-            begin = Begin(seq=flight.saved.seq, step=flight.saved.step, nbytes=nbytes, plan_id=plan.plan_id)
-            wait = Deadline.after(self.deadlines.stage_s, "a free segment: earlier saves are still being written")
+            stage_s = self.deadlines.stage_s
+            begin = Begin(
+                seq=flight.saved.seq, step=flight.saved.step, nbytes=nbytes, plan_id=plan.plan_id, within_s=stage_s
+            )
+            wait = Deadline.after(stage_s + self.deadlines.agent_s, "a segment of the node's agent")
             try:
                 return link.grant(begin, wait), lambda: None
             except AgentLost:
                 pass  # told by the link; this very save goes on without the agent
         flight.alone = True
-        with self._lock:
-            fitting = next((each for each in self._own_segments if each.nbytes >= nbytes), None)
-            if fitting is not None:
-                self._own_segments.remove(fitting)
-        segment = fitting or Segment.create(nbytes, label="solo")
-
-        def release() -> None:
-            with self._lock:
-                self._own_segments.append(segment)
-
-        return segment, release
+        segment = self._pool.take(nbytes, Deadline.after(self.deadlines.stage_s, "a segment to copy to"))
+        return segment, lambda: self._pool.give_back(segment)
 
     def _staged(
-        self, flight: _Flight, index: Any, sample: list[Sample], shared: dict[str, str], raw_nbytes: int
+        self, flight: Flight, index: RankIndex, samples: list[Sample], shared: dict[str, str], raw_nbytes: int
     ) -> None:
         """On the copier's thread: hand the save over to the agent, or drain it here."""
         link = self._link
@@ -421,7 +360,7 @@ class Checkpointer:
                 base_slot=self._base_slot,
                 base_generation=self._base_generation,
                 index=index,
-                samples=sample,
+                samples=samples,
                 value_digests=shared,
                 raw_nbytes=raw_nbytes,
                 meta=dict(flight.order.meta or {}),
@@ -434,23 +373,7 @@ class Checkpointer:
                 return
             except AgentLost:
                 pass
-        self._drain_alone(flight)
-
-    def _drain_alone(self, flight: _Flight) -> None:
-        with self._lock:
-            if flight.solo is None or flight.saved.settled or flight.draining:
-                return
-            flight.draining = True
-        solo = flight.solo
-        assert self._drainer is not None
-        self._drainer.submit(
-            lambda: self._solo(flight, solo),
-            lambda error: self._failed(flight.saved, error),
-        )
-
-    def _solo(self, flight: _Flight, solo: SoloSave) -> None:
-        drain_alone(self._opened(), solo, rank=self.rank, world=self.world, commit_s=self.deadlines.commit_s)
-        self._committed(flight.saved)
+        self._flights.drain_alone(flight)
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -459,65 +382,10 @@ class Checkpointer:
         if isinstance(message, Adopted):
             if message.error is not None:
                 self.tell(Notice(text=f"the restored step is in memory only: {message.error['message']}"))
+            elif message.generation == self._base_generation:
+                self._base_slot = message.slot
             return
-        flight = self._flights.get(message.seq)
-        if flight is None:
-            return
-        match message:
-            case Complete():
-                flight.saved.note_memory()
-            case Committed():
-                flight.saved.note_committed(
-                    Outcome(message.slot, message.raw_bytes, message.stored_bytes, message.seconds)
-                )
-                self._committed(flight.saved)
-            case Failed():
-                self._failed(flight.saved, from_wire(message.error))
-
-    def _agent_lost(self, error: AgentLost) -> None:
-        """On the link's thread: say so, and finish what was under way from this rank's own mapping of it."""
-        self.tell(
-            AgentLostFact(reason=f"{error}; this rank saves by itself from now on", pid=error.facts.get("pid")),
-            everywhere=True,
-        )
-        for flight in list(self._flights.values()):
-            if not flight.saved.settled and flight.saved.is_staged:
-                self._drain_alone(flight)
-
-    def _stage_failed(self, flight: _Flight, error: PerdureError) -> None:
-        self._abandon(flight, error)
-        self._failed(flight.saved, error)
-
-    def _abandon(self, flight: _Flight, error: PerdureError) -> None:
-        if self._link is not None and not self._link.lost and not flight.alone:
-            try:
-                self._link.post(Abandon(seq=flight.saved.seq, error=to_wire(error)))
-            except AgentLost:
-                pass  # then nobody waits for this rank
-
-    def _committed(self, saved: Saved) -> None:
-        outcome = saved.committed()
-        self.tell(
-            CommittedFact(
-                step=saved.step,
-                slot=outcome.slot,
-                tier="disk",
-                seconds=outcome.seconds,
-                raw_bytes=outcome.raw_nbytes,
-                stored_bytes=outcome.stored_nbytes,
-            )
-        )
-
-    def _failed(self, saved: Saved, error: PerdureError) -> None:
-        saved.note_failed(error)
-        self._report_failure(saved)
-
-    def _report_failure(self, saved: Saved) -> None:
-        try:
-            latest = self.latest()
-        except PerdureError:
-            latest = None
-        self.tell(SaveFailed(step=saved.step, error=str(saved.error), latest=latest), everywhere=True)
+        self._flights.hear(message)
 
     def tell(self, fact: Fact, *, everywhere: bool = False) -> None:
         """Print on rank 0, and on every rank what concerns each; record always."""
@@ -527,17 +395,6 @@ class Checkpointer:
             self.log.record(fact)
 
     def _tell_note(self, note: Any) -> None:
-        self.tell(Notice(text=note.message))
-
-
-def _sample(plan: SavePlan, capture: Capture, seq: int) -> list[Sample]:
-    """The digest of one replicated piece, another at each save, as this rank holds it."""
-    if not plan.replicas:
-        return []
-    name, box = plan.replicas[seq % len(plan.replicas)]
-    for item in capture.tensors:
-        if item.name == name and not item.local:
-            for held in item.held:
-                if held.box == box:
-                    return [Sample(tensor=name, digest=digest(held.memory.view()))]
-    return []
+        if note.message not in self._said:  # the same damaged file is met again and again
+            self._said.add(note.message)
+            self.tell(Notice(text=note.message))

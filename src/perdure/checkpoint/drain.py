@@ -7,7 +7,8 @@ else: whoever commits waits for the parts of all others, whose names it knows, u
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,13 +16,13 @@ import msgspec
 
 from perdure.checkpoint.packs import store_pack
 from perdure.clock import Deadline
-from perdure.errors import DeadlineExceeded
+from perdure.errors import IntegrityError, PerdureError
 from perdure.state.index import RankIndex
-from perdure.store import Commit, Part, PartRef, Run
+from perdure.store import Commit, PackRef, Part, PartRef, Run
 from perdure.store.places import part_name
 from perdure.store.records import digest_of
 
-__all__ = ["Order", "await_commit", "await_parts", "commit", "write_part"]
+__all__ = ["Order", "await_commit", "await_parts", "commit", "find_commit", "withdraw", "write_part"]
 
 _POLL_S = 0.02
 
@@ -40,23 +41,31 @@ class Order:
 
 
 def write_part(run: Run, order: Order, *, writer: str, packs: Sequence[tuple[RankIndex, memoryview]]) -> PartRef:
-    """Store the sealed packs of ``writer``, each the whole of its view, and the part that names them."""
-    refs, indexes = [], []
-    for number, (index, view) in enumerate(packs):
-        refs.append(
-            store_pack(run, view, epoch=order.epoch, step=order.step, seq=order.seq, writer=writer, number=number)
+    """Store the sealed packs of ``writer``, each the whole of its view, and the part that names them.
+
+    After a failure the packs that were written are deleted again: no commit names them, and a full disk wants them.
+    """
+    refs: list[PackRef] = []
+    try:
+        for number, (_, view) in enumerate(packs):
+            refs.append(
+                store_pack(run, view, epoch=order.epoch, step=order.step, seq=order.seq, writer=writer, number=number)
+            )
+        part = Part(
+            run=run.marker.run,
+            writer=writer,
+            epoch=order.epoch,
+            step=order.step,
+            seq=order.seq,
+            packs=tuple(refs),
+            index=msgspec.Raw(msgspec.json.encode([index for index, _ in packs])),
         )
-        indexes.append(index)
-    part = Part(
-        run=run.marker.run,
-        writer=writer,
-        epoch=order.epoch,
-        step=order.step,
-        seq=order.seq,
-        packs=tuple(refs),
-        index=msgspec.Raw(msgspec.json.encode(indexes)),
-    )
-    return run.write_part(part)
+        return run.write_part(part)
+    except PerdureError:
+        for ref in refs:
+            with suppress(PerdureError):  # the first error counts
+                run.store.delete(ref.name)
+        raise
 
 
 def commit(run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
@@ -74,8 +83,36 @@ def commit(run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
     )
 
 
-def await_parts(run: Run, order: Order, *, writers: Sequence[str], deadline: Deadline) -> list[PartRef]:
-    """Wait until every writer's part is in the store; `DeadlineExceeded` names those that are missing."""
+def withdraw(run: Run, ref: PartRef) -> None:
+    """Delete a part and its packs, which no commit names nor ever will; what cannot be deleted stays."""
+    with suppress(PerdureError):
+        part = run.read_part(ref)
+        run.store.delete(ref.name)
+        for pack in part.packs:
+            run.store.delete(pack.name)
+
+
+def find_commit(run: Run, order: Order, *, after: int | None) -> Commit | None:
+    """The commit of this save, if it was made: of this epoch and step, above slot ``after``."""
+    found = None
+    try:
+        for each in run.chain():
+            if each.epoch != order.epoch or (after is not None and each.slot <= after):
+                break
+            if each.step == order.step:
+                found = each
+    except IntegrityError:
+        pass  # a damaged slot lies in between; what lies below it was there before
+    return found
+
+
+def await_parts(
+    run: Run, order: Order, *, writers: Sequence[str], deadline: Deadline, heed: Callable[[], None] = lambda: None
+) -> list[PartRef]:
+    """Wait until every writer's part is in the store; `DeadlineExceeded` names those that are missing.
+
+    ``heed`` is called now and then; what it raises ends the wait.
+    """
     names = {w: part_name(epoch=order.epoch, step=order.step, seq=order.seq, writer=w) for w in writers}
     refs: dict[str, PartRef] = {}
     while True:
@@ -85,19 +122,26 @@ def await_parts(run: Run, order: Order, *, writers: Sequence[str], deadline: Dea
                 refs[writer] = PartRef(name=name, nbytes=data.nbytes, digest=digest_of(data))
         if len(refs) == len(names):
             return [refs[writer] for writer in writers]
+        heed()
         deadline.check(", ".join(writer for writer in writers if writer not in refs))
         time.sleep(_POLL_S)
 
 
-def await_commit(run: Run, order: Order, *, deadline: Deadline) -> Commit:
-    """Wait until the writer that commits has done so; for those that do not."""
+def await_commit(
+    run: Run, order: Order, *, after: int | None, deadline: Deadline, heed: Callable[[], None] = lambda: None
+) -> Commit:
+    """Wait until the writer that commits has done so, above slot ``after``; for those that do not commit.
+
+    ``heed`` is called now and then; what it raises ends the wait.
+    """
     while True:
-        head = run.head()
-        if head is not None and head.epoch == order.epoch and head.step == order.step:
-            return head
         try:
-            deadline.check("the commit of the lowest rank")
-        except DeadlineExceeded as error:
-            error.facts["step"] = order.step
+            heed()
+            deadline.check("the commit of rank 0")
+        except PerdureError:
+            if (found := find_commit(run, order, after=after)) is not None:
+                return found  # it was made before that
             raise
+        if (found := find_commit(run, order, after=after)) is not None:
+            return found
         time.sleep(_POLL_S)

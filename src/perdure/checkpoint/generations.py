@@ -7,9 +7,14 @@ Theory. A *generation* is one save of all ranks of the node. It lives in segment
        '--a rank left or failed--> gone
 
 The newest complete generation is always kept: it is what a restarted rank comes back from. So a rank may fill a
-segment only if no kept generation lies in it; the others wait (back-pressure), under the rank's own deadline.
+segment only if no kept generation lies in it; the others wait (back-pressure). A generation that is not complete
+within the time its ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held.
+
 Generations are drained one after another, in the order in which they became complete, so the parent of each commit is
-known when its turn comes. Once nobody is connected, the lease runs; when it is over and nothing is left to drain, the
+known when its turn comes. One that a new session went on from, and that could not be committed (its epoch was over, the
+disk was full), is drained again under the new session's epoch, before that session's first save.
+
+Once nobody is connected, the lease runs; when it is over and nothing is left to drain, the
 agent exits.
 
 `agent` drives this machine and does what the actions say; nothing here touches a socket, a clock or a byte.
@@ -18,113 +23,17 @@ agent exits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from enum import Enum
+from dataclasses import dataclass
 from typing import Any
 
+from perdure.checkpoint.blame import another_save, disagreement, late, left_early
 from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Staged
-from perdure.errors import PerdureError, ProtocolError, RankFailed, ReplicaMismatch, StateMismatch, to_wire
+from perdure.checkpoint.vocabulary import Action, Client, Digest, Drain, Exit, Generation, Grant, Phase, Tell
+from perdure.errors import PerdureError, ProtocolError, Superseded, to_wire
 
 __all__ = ["Action", "Client", "Digest", "Drain", "Exit", "Generation", "Grant", "Machine", "Phase", "Tell"]
 
 SEGMENTS_PER_RANK = 2
-
-
-class Phase(Enum):
-    """Where a generation is in its life."""
-
-    FILLING = "filling"
-    COMPLETE = "complete"
-    DRAINING = "draining"
-    DURABLE = "durable"
-    UNDRAINED = "undrained"
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """One connection: a rank of a session, or a launcher (``local_rank`` is ``None``)."""
-
-    id: int
-    session: str = ""
-    rank: int = 0
-    world: int = 1
-    local_rank: int | None = None
-    local_world: int = 1
-
-
-@dataclass(slots=True)
-class Generation:
-    """One save; ``lanes`` maps each local rank to the segment that it fills."""
-
-    id: int
-    session: str
-    seq: int
-    step: int
-    world: int
-    local_world: int
-    plan_id: str
-    phase: Phase = Phase.FILLING
-    lanes: dict[int, int] = field(default_factory=dict)
-    staged: dict[int, Staged] = field(default_factory=dict)
-    digested: bool = False
-    slot: int | None = None
-    adopter: int | None = None
-
-    @property
-    def whole(self) -> bool:
-        """Whether every rank of the node has staged."""
-        return self.phase is not Phase.FILLING
-
-    @property
-    def at_rest(self) -> bool:
-        """Whether no thread reads its segments any more."""
-        return self.phase in (Phase.DURABLE, Phase.UNDRAINED)
-
-    @property
-    def lead(self) -> Staged:
-        """What the lowest rank staged: epoch, base and meta are the same on all."""
-        return self.staged[min(self.staged)]
-
-
-@dataclass(frozen=True, slots=True)
-class Grant:
-    """Let ``client`` fill ``segment`` with ``nbytes``; make it if it is not there or too small."""
-
-    client: int
-    segment: int
-    seq: int
-    nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tell:
-    """Send ``message`` to ``client``."""
-
-    client: int
-    message: Any
-
-
-@dataclass(frozen=True, slots=True)
-class Digest:
-    """Hash the tiles of ``generation`` and write its packs' headers."""
-
-    generation: Generation
-
-
-@dataclass(frozen=True, slots=True)
-class Drain:
-    """Write ``generation`` and commit it; ``base`` is the slot that its session went on from."""
-
-    generation: Generation
-    base: int | None
-
-
-@dataclass(frozen=True, slots=True)
-class Exit:
-    """Nobody needs the agent any more."""
-
-
-Action = Grant | Tell | Digest | Drain | Exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,8 +55,11 @@ class Machine:
         self._draining: Generation | None = None
         self._idle_since: float | None = now
         self._released = False
-        self._slots: dict[int, int | None] = {}  # generation -> its slot, else that of what it went on from
+        self._slots: dict[int, int | None] = {}  # generation -> its slot, else the one that it would have followed
+        self._newest: dict[str, int] = {}  # session -> the last slot of it
         self._departed: dict[str, int] = {}  # session -> a rank of it that has left
+        self._failed: dict[tuple[str, int], dict[str, Any]] = {}  # saves that failed before all ranks had staged
+        self._leaving = False
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -155,6 +67,8 @@ class Machine:
         """A connection introduced itself."""
         self.clients[client.id] = client
         self._idle_since = None
+        if client.local_rank is not None:
+            self._released = False  # the job goes on after all
         return []
 
     def left(self, client_id: int, now: float) -> list[Action]:
@@ -164,58 +78,72 @@ class Machine:
         if client is not None and client.local_rank is not None:
             self._departed[client.session] = client.rank
             self._waiting = [w for w in self._waiting if w.client.id != client_id]
+            for generation in self.generations:
+                if generation.adopter == client_id:
+                    generation.adopter = None
             for generation in list(self.generations):
                 unstaged = client.local_rank not in generation.staged
                 if generation.session == client.session and not generation.whole and unstaged:
-                    actions += self._fail(generation, _left_early(generation.step, client.rank))
+                    actions += self._fail(generation, left_early(generation.step, client.rank))
             if not any(c.session == client.session for c in self.clients.values()):
                 del self._departed[client.session]
+                self._failed = {name: error for name, error in self._failed.items() if name[0] != client.session}
         if not self.clients:
             self._idle_since = now
         return actions + self._settle()
 
     def begun(self, client: Client, begin: Begin) -> list[Action]:
-        """A rank wants a segment."""
-        if client.session in self._departed:
-            error = _left_early(begin.step, self._departed[client.session])
-            return [Tell(client.id, Failed(seq=begin.seq, error=to_wire(error)))]
+        """A rank wants a segment. Raises `ProtocolError` for what no rank does."""
         generation = self._find(client.session, begin.seq)
+        if client.local_rank is None or (generation is not None and self._has_begun(client, generation)):
+            raise ProtocolError(f"rank {client.rank} may not begin save {begin.seq} now")
+        if client.session in self._departed:
+            error = left_early(begin.step, self._departed[client.session])
+            if generation is not None:
+                return self._fail(generation, error) + self._settle()
+            return [Tell(client.id, Failed(seq=begin.seq, error=to_wire(error)))]
+        failed = self._failed.get((client.session, begin.seq))
+        if failed is not None:  # on another rank, before this one came
+            return [Tell(client.id, Failed(seq=begin.seq, error=failed))]
         if generation is None:
             self._ids += 1
             generation = Generation(
-                self._ids, client.session, begin.seq, begin.step, client.world, client.local_world, begin.plan_id
+                id=self._ids,
+                session=client.session,
+                seq=begin.seq,
+                step=begin.step,
+                world=client.world,
+                local_world=client.local_world,
+                plan_id=begin.plan_id,
+                within_s=begin.within_s,
             )
             self.generations.append(generation)
         if (generation.step, generation.plan_id) != (begin.step, begin.plan_id):
-            return self._fail(
-                generation,
-                StateMismatch(
-                    f"save {begin.seq} is step {generation.step} on other ranks but step {begin.step} on rank "
-                    f"{client.rank}, or its ranks save different sets of tensors; call save with the same step and "
-                    "the same state on every rank",
-                    rank=client.rank,
-                ),
-                also=client.id,
-            )
+            mismatch = another_save(generation.step, begin.step, seq=begin.seq, rank=client.rank)
+            return self._fail(generation, mismatch, also=client.id) + self._settle()
         self._waiting.append(_Waiting(client, begin))
         return self._settle()
 
     def staged(self, client: Client, staged: Staged) -> list[Action]:
-        """A rank's pack is whole."""
+        """A rank's pack is whole. Raises `ProtocolError` if it was already."""
         generation = self._find(client.session, staged.seq)
         if generation is None:  # failed meanwhile; the rank has been told
             return []
         assert client.local_rank is not None
         if client.local_rank not in generation.lanes:
-            return self._fail(generation, ProtocolError(f"rank {client.rank} staged what it had not begun"))
+            error = ProtocolError(f"rank {client.rank} staged what it had not begun")
+            return self._fail(generation, error) + self._settle()
+        if client.local_rank in generation.staged:
+            raise ProtocolError(f"rank {client.rank} staged save {staged.seq} twice")
         generation.staged[client.local_rank] = staged
         if len(generation.staged) < generation.local_world:
             return []
-        error = _disagreement(generation)
-        if error is not None:
-            return self._fail(generation, error)
+        differs = disagreement(generation.step, generation.staged)
+        if differs is not None:
+            return self._fail(generation, differs) + self._settle()
         generation.phase = Phase.COMPLETE
         self._queue.append(generation)
+        self._adopt_again(generation)
         told: list[Action] = [
             Tell(c.id, Complete(seq=generation.seq, generation=generation.id)) for c in self._ranks_of(generation)
         ]
@@ -224,12 +152,20 @@ class Machine:
     def abandoned(self, client: Client, abandon: Abandon, error: PerdureError) -> list[Action]:
         """A rank could not stage."""
         generation = self._find(client.session, abandon.seq)
-        return [] if generation is None else self._fail(generation, error) + self._settle()
+        if generation is None:  # nobody has begun, or it has failed already
+            self._failed.setdefault((client.session, abandon.seq), to_wire(error))
+            return []
+        return [] if generation.whole else self._fail(generation, error) + self._settle()
 
     def digested(self, generation: Generation) -> list[Action]:
         """The digests of a generation are known: it can be restored."""
         generation.digested = True
         return self._settle()
+
+    def not_digested(self, generation: Generation, error: PerdureError) -> list[Action]:
+        """A generation could not be hashed: it is no use."""
+        self._queue.remove(generation)
+        return self._fail(generation, error) + self._settle()
 
     def drained(self, generation: Generation, result: tuple[int, int, int, float] | PerdureError) -> list[Action]:
         """A drain ended: ``(slot, raw bytes, stored bytes, seconds)``, or the error that stopped it."""
@@ -238,18 +174,21 @@ class Machine:
         failure: dict[str, Any] | None = None
         if isinstance(result, PerdureError):
             generation.phase = Phase.UNDRAINED
-            self._slots[generation.id] = self._base(generation.lead)
+            self._slots[generation.id] = self._newest.get(generation.session, self._base(generation.lead))
             failure = to_wire(result)
             message: Any = Failed(seq=generation.seq, error=failure)
         else:
             generation.phase = Phase.DURABLE
             generation.slot, raw, stored, seconds = result
-            self._slots[generation.id] = generation.slot
+            self._slots[generation.id] = self._newest[generation.session] = generation.slot
             message = Committed(
                 seq=generation.seq, slot=generation.slot, raw_bytes=raw, stored_bytes=stored, seconds=seconds
             )
         actions += [Tell(c.id, message) for c in self._ranks_of(generation)]
-        if generation.adopter is not None:
+        again = isinstance(result, Superseded) and generation.new_epoch is None  # by its adopter's first save
+        for other in list(self._queue):
+            self._adopt_again(other)
+        if generation.adopter is not None and not again:
             client, generation.adopter = generation.adopter, None
             if client in self.clients:
                 adopted = Adopted(generation=generation.id, slot=generation.slot, error=failure)
@@ -276,11 +215,23 @@ class Machine:
         return []
 
     def tick(self, now: float) -> list[Action]:
-        """Time passed; ask as often as the lease should be exact."""
-        if self.clients or self._draining is not None or self._queue or self._idle_since is None:
+        """Time passed; ask as often as the lease and the deadlines of saves should be exact."""
+        given_up = self._give_up(now)
+        if given_up:
+            return given_up
+        if self._draining is not None or self._queue:
+            return []
+        if self._leaving:
+            return [Exit()]
+        if self.clients or self._idle_since is None:
             return []
         over = self._released or now - self._idle_since >= self.lease_s
         return [Exit()] if over else []
+
+    def told_to_leave(self) -> list[Action]:
+        """Somebody ends this process: leave as soon as what is complete is written; ranks then save by themselves."""
+        self._leaving = True
+        return []
 
     # --- questions ---------------------------------------------------------------------------------------------------
 
@@ -301,15 +252,22 @@ class Machine:
     def _find(self, session: str, seq: int) -> Generation | None:
         return next((g for g in self.generations if g.session == session and g.seq == seq), None)
 
+    def _waiting_for(self, generation: Generation) -> list[_Waiting]:
+        name = (generation.session, generation.seq)
+        return [w for w in self._waiting if (w.client.session, w.begin.seq) == name]
+
+    def _has_begun(self, client: Client, generation: Generation) -> bool:
+        waits = any(w.client.local_rank == client.local_rank for w in self._waiting_for(generation))
+        return waits or client.local_rank in generation.lanes
+
     def _ranks_of(self, generation: Generation) -> Iterator[Client]:
         return (c for c in self.clients.values() if c.session == generation.session and c.local_rank is not None)
 
     def _fail(self, generation: Generation, error: PerdureError, also: int | None = None) -> list[Action]:
         """Forget an unfinished generation and tell every rank of its session why."""
         self.generations.remove(generation)
-        self._waiting = [
-            w for w in self._waiting if (w.client.session, w.begin.seq) != (generation.session, generation.seq)
-        ]
+        self._failed[generation.session, generation.seq] = to_wire(error)
+        self._waiting = [w for w in self._waiting if w not in self._waiting_for(generation)]
         told = {c.id for c in self._ranks_of(generation)} | ({also} if also is not None else set())
         message = Failed(seq=generation.seq, error=to_wire(error))
         return [Tell(client, message) for client in sorted(told)]
@@ -317,7 +275,7 @@ class Machine:
     def _settle(self) -> list[Action]:
         """Drop what need not be kept, start the next drain, grant what waits."""
         actions: list[Action] = []
-        newest = next((g for g in reversed(self.generations) if g.whole), None)
+        newest = next((g for g in reversed(self.generations) if g.whole and g.digested), None)  # and so of use
         for generation in list(self.generations):
             if generation.at_rest and generation is not newest and generation.adopter is None:
                 self.generations.remove(generation)
@@ -325,7 +283,7 @@ class Machine:
             generation = self._queue.pop(0)
             generation.phase = Phase.DRAINING
             self._draining = generation
-            actions.append(Drain(generation, self._base(generation.lead)))
+            actions.append(Drain(generation, self.base_of(generation)))
         for waiting in list(self._waiting):
             begun = self._find(waiting.client.session, waiting.begin.seq)
             segment = self._free_segment(waiting.client)
@@ -337,6 +295,40 @@ class Machine:
             actions.append(Grant(waiting.client.id, segment, waiting.begin.seq, waiting.begin.nbytes))
         return actions
 
+    def _give_up(self, now: float) -> list[Action]:
+        """Fail the saves for which a rank is late, so that the others need not wait for it for ever."""
+        actions: list[Action] = []
+        for generation in [g for g in self.generations if not g.whole and g.within_s is not None]:
+            if generation.since is None:
+                generation.since = now
+            elif now - generation.since >= (generation.within_s or 0.0):
+                waiting = {w.client.local_rank for w in self._waiting_for(generation)}
+                error = late(
+                    generation.step,
+                    unstaged={
+                        local: next((c.rank for c in self._ranks_of(generation) if c.local_rank == local), local)
+                        for local in range(generation.local_world)
+                        if local not in generation.staged
+                    },
+                    waiting={local for local in waiting if local is not None},
+                    within_s=generation.within_s or 0.0,
+                )
+                actions += self._fail(generation, error)
+        return actions + self._settle() if actions else []
+
+    def base_of(self, generation: Generation) -> int | None:
+        """The slot that ``generation`` follows if its epoch has no commit yet, as far as it is known."""
+        base = self._base(generation.lead)
+        return base if generation.new_epoch is None else self._newest.get(generation.session, base)
+
+    def _adopt_again(self, heir: Generation) -> None:
+        """What ``heir``'s session went on from could not be committed: do it now, under the session's own epoch."""
+        lead = heir.lead
+        base = None if lead.base_generation is None else self.by_id(lead.base_generation)
+        if base is not None and base.phase is Phase.UNDRAINED and lead.epoch > base.epoch:
+            base.new_epoch, base.phase = lead.epoch, Phase.COMPLETE
+            self._queue.insert(self._queue.index(heir), base)
+
     def _base(self, lead: Staged) -> int | None:
         """The slot that the session of ``lead`` went on from."""
         return lead.base_slot if lead.base_generation is None else self._slots.get(lead.base_generation)
@@ -346,26 +338,3 @@ class Machine:
         first = client.local_rank * SEGMENTS_PER_RANK
         taken = {segment for g in self.generations for segment in g.lanes.values()}
         return next((s for s in range(first, first + SEGMENTS_PER_RANK) if s not in taken), None)
-
-
-def _left_early(step: int, rank: int) -> RankFailed:
-    return RankFailed(
-        f"step {step} was not saved: rank {rank} left before it had staged its part", rank=rank, step=step
-    )
-
-
-def _disagreement(generation: Generation) -> PerdureError | None:
-    """Compare what the ranks say of the values and pieces that they hold in common."""
-    seen: dict[str, tuple[int, str]] = {}
-    for local_rank, staged in sorted(generation.staged.items()):
-        said = {sample.tensor: sample.digest for sample in staged.samples} | staged.value_digests
-        for name, digest in said.items():
-            rank, known = seen.setdefault(name, (local_rank, digest))
-            if known != digest:
-                return ReplicaMismatch(
-                    f"step {staged.step} was not saved: {name} is not the same on ranks {rank} and {local_rank}; "
-                    "give what differs by intent as perdure.RankLocal(...)",
-                    tensor=name,
-                    ranks=[rank, local_rank],
-                )
-    return None

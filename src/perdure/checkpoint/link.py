@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -31,7 +32,7 @@ from perdure.checkpoint.messages import (
 )
 from perdure.clock import Deadline
 from perdure.codec.digest import digest
-from perdure.errors import AgentLost, DeadlineExceeded, LinkLost, ProtocolError, from_wire
+from perdure.errors import AgentLost, DeadlineExceeded, LinkLost, StorageError, from_wire
 from perdure.process.environ import without_mark
 from perdure.process.runtime_dir import runtime_dir
 from perdure.progress import Page
@@ -40,6 +41,7 @@ from perdure.wire import Link, connect
 
 __all__ = ["AgentLink", "Loan", "socket_path", "socket_prefix"]
 
+_LOOK_S = 0.5
 _started: list[subprocess.Popen[bytes]] = []  # it outlives this process; kept so that nobody waits for it
 Received = tuple[Any, tuple[int, ...]]
 
@@ -102,26 +104,16 @@ class AgentLink:
         on_message: Callable[[Any], None],
         on_lost: Callable[[AgentLost], None],
     ) -> AgentLink:
-        """Connect to the agent of ``hello.job`` and ``hello.url``; run the command ``start`` if nobody listens."""
-        path = socket_path(job=hello.job, url=hello.url)
-        try:
-            raw = connect(path, deadline=Deadline(0.0, "the agent"), type=Message, max_body_bytes=MAX_MESSAGE_BYTES)
-        except DeadlineExceeded:
-            if start is None:
-                raise
-            _start_agent(start, path)
-            try:
-                raw = connect(path, deadline=deadline, type=Message, max_body_bytes=MAX_MESSAGE_BYTES)
-            except DeadlineExceeded as error:
-                raise AgentLost(f"the agent did not start; its log is {path.with_suffix('.log')}") from error
-        self = cls(raw, on_message=on_message, on_lost=on_lost)
-        welcome: Future[Received] = self._expect("welcome", 0)
+        """Connect to the agent of ``hello.job`` and ``hello.url``; run the command ``start`` if nobody listens.
+
+        An agent whose lease ends just now is waited out: the next one is met. Raises `AgentLost` if none can be.
+        """
+        link, welcome, page = _meet(hello, start=start, deadline=deadline)
+        self = cls(link, on_message=on_message, on_lost=on_lost)
+        self.agent_pid = welcome.pid
+        if welcome.page:
+            self.page = Page.attach(page[0])
         threading.Thread(target=self._read_forever, name="perdure-agent-link", daemon=True).start()
-        self._send(hello)
-        reply, fds = self._result(welcome, deadline)
-        self.agent_pid = reply.pid
-        if reply.page:
-            self.page = Page.attach(fds[0])
         return self
 
     @property
@@ -137,21 +129,19 @@ class AgentLink:
         """Ask for a segment to fill; waits while all of this rank's are in use. Raises the save's error if it fails."""
         future: Future[Received] = self._expect("granted", begin.seq)
         self._send(begin)
-        reply, fds = self._result(future, deadline)
-        for segment, fd in zip(reply.offered, fds, strict=True):
-            old = self.segments.pop(segment, None)
-            self.segments[segment] = Segment.attach(fd, writable=True)
-            self._cold.add(segment)
-            os.close(fd)
-            if old is not None:
-                old.close()
+        reply, _ = self._result(future, deadline)
         self._cold.discard(reply.segment)  # the save itself touches it
         return self.segments[reply.segment]
 
     def populate_spares(self) -> None:
         """Touch segments that are mapped but not used yet, so that the next save does not pay for their pages."""
-        while self._cold:
-            self.segments[self._cold.pop()].populate()
+        try:
+            while True:
+                self.segments[self._cold.pop()].populate()
+        except KeyError:
+            pass  # none is left
+        except StorageError:
+            pass  # no memory just now: the save that needs it will see
 
     def generations(self, deadline: Deadline) -> list[Generation]:
         """What can be restored from the agent's memory, newest first."""
@@ -212,20 +202,25 @@ class AgentLink:
                 except DeadlineExceeded:  # an agent may have nothing to say for hours; its death ends the wait at once
                     continue
                 self._deliver(message, fds)
-        except (LinkLost, ProtocolError, OSError, ValueError) as error:
+        except Exception as error:  # whatever it is, nobody listens from here on: whoever waits must hear of it
             lost = self._gone(error)
+            self._link.shutdown()
             with self._lock:
                 waiting, self._waiting = self._waiting, {}
             for future in waiting.values():
                 future.set_exception(lost)
+            with self._sending:
+                self._link.close()
             if not self._closing:
                 self._on_lost(lost)
 
     def _deliver(self, message: Any, fds: tuple[int, ...]) -> None:
         match message:
-            case Welcome():
-                self._answer(("welcome", 0), (message, fds))
             case Granted():
+                for segment, fd in zip(message.offered, fds, strict=True):  # also if nobody waits any more
+                    self.segments[segment] = Segment.attach(fd, writable=True)  # an old one lives while it is used
+                    self._cold.add(segment)
+                    os.close(fd)
                 self._answer(("granted", message.seq), (message, fds))
             case Generations():
                 self._answer(("generations", 0), (message, fds))
@@ -252,17 +247,41 @@ class AgentLink:
             future.set_result(value)
 
 
-def _start_agent(command: Sequence[str], path: Path) -> None:
+def _meet(hello: Hello, *, start: Sequence[str] | None, deadline: Deadline) -> tuple[Link, Welcome, tuple[int, ...]]:
+    path = socket_path(job=hello.job, url=hello.url)
+    agent: subprocess.Popen[bytes] | None = None
+    while True:
+        link: Link | None = None
+        look = Deadline.after(0.0 if agent is None else _LOOK_S, "the node's agent")
+        try:
+            link = connect(path, deadline=look, type=Message, max_body_bytes=MAX_MESSAGE_BYTES)
+            link.send(hello, deadline=deadline)
+            welcome, fds = link.recv(deadline)
+            return link, welcome, fds
+        except (LinkLost, DeadlineExceeded) as error:
+            if link is not None:  # it was leaving, or it serves another release
+                link.close()
+                time.sleep(_LOOK_S)
+            code = None if agent is None else agent.poll()
+            if start is None or deadline.passed() or code:
+                ended = f"; it ended with code {code}" if code else ""
+                log = path.with_suffix(".log")
+                raise AgentLost(f"the node's agent does not answer ({error}{ended}); its log is {log}") from error
+            if link is None and (agent is None or code is not None):  # the last one gave way to one that was leaving
+                agent = _start_agent(start, path)
+
+
+def _start_agent(command: Sequence[str], path: Path) -> subprocess.Popen[bytes]:
     """Start the agent apart from this process: own session, no mark of the attempt, its output in a log of its own."""
     with open(path.with_suffix(".log"), "ab") as log:
-        _started.append(
-            subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd="/",
-                env=without_mark(),
-                start_new_session=True,
-            )
+        agent = subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            cwd="/",
+            env=without_mark(),
+            start_new_session=True,
         )
+    _started.append(agent)
+    return agent

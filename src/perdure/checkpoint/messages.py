@@ -76,6 +76,8 @@ class Begin(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     step: int
     nbytes: int
     plan_id: str
+    within_s: float | None = None
+    """seconds after which the save fails, naming the ranks that have not staged"""
 
 
 class Granted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="granted"):
@@ -164,6 +166,8 @@ class Generation(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True
     world: int
     ranks: list[int]
     slot: int | None
+    base_slot: int | None = None
+    """the slot that its session went on from"""
 
 
 class Generations(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="generations"):

@@ -7,7 +7,7 @@ cannot work (another model) fails at once on all ranks; bad bytes make all go to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -22,12 +22,15 @@ from perdure.checkpoint.packs import DiskPack, MemoryPack
 from perdure.clock import Deadline
 from perdure.errors import (
     AgentLost,
+    BlobCorrupt,
     BlobMissing,
     Bug,
     CallError,
+    DeadlineExceeded,
     FormatRefused,
     IntegrityError,
     PerdureError,
+    StorageError,
     from_wire,
     to_wire,
 )
@@ -35,9 +38,10 @@ from perdure.events import Restored
 from perdure.fabric import Fabric
 from perdure.state.index import Catalog, RankIndex
 from perdure.state.load import LoadReport, Match, PackSource, load, match
-from perdure.store import Run
+from perdure.store import Commit, Run
+from perdure.store.lineage import Note
 
-__all__ = ["Done", "Restoring", "read_catalog"]
+__all__ = ["Done", "Restoring", "branch", "read_catalog"]
 
 Result = TypeVar("Result")
 _LOOK_BACK = 64  # commits that a restore of "the newest" may fall back through
@@ -45,7 +49,11 @@ _LOOK_BACK = 64  # commits that a restore of "the newest" may fall back through
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A restore that succeeded; ``generation`` is set if the step was in memory alone."""
+    """A restore that succeeded; ``generation`` is set if the step was in memory alone.
+
+    ``slot`` is its commit; of a step in memory alone, the commit that the next one is to follow if the step never
+    becomes durable.
+    """
 
     step: int
     slot: int | None
@@ -67,6 +75,7 @@ class _Opened:
     sources: Callable[[str], Sequence[PackSource]]
     target: Target
     matches: list[Match]
+    notes: tuple[str, ...]
 
 
 class Restoring:
@@ -78,6 +87,7 @@ class Restoring:
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
         self._deadlines = deadlines
         self._mine: list[Generation] = []
+        self._head: SlotFacts | None = None
 
     def run_through(self, tree: Mapping[str, Any], *, step: int | None) -> Done | None:
         """Restore the newest candidate that verifies on all ranks (or ``step``); None if the run is empty."""
@@ -97,7 +107,7 @@ class Restoring:
                 last, report = self._vote(lambda o=opened: load(o.catalog, o.matches, o.sources))  # type: ignore[misc]
                 if last is None and report is not None:
                     opened.target.finish(opened.catalog, rank=self._fabric.rank, world=self._fabric.world)
-                    return self._done(candidate, report, notes, time.monotonic() - began)
+                    return self._done(candidate, report, [*notes, *opened.notes], time.monotonic() - began)
             assert last is not None
             if not isinstance(last, IntegrityError):
                 raise last
@@ -115,8 +125,8 @@ class Restoring:
         try:
             if self._link is not None:
                 self._mine = self._link.generations(Deadline.after(self._deadlines.agent_s, "the agent's generations"))
-        except AgentLost:
-            self._mine = []  # the link has told; the store still has what is committed
+        except (AgentLost, DeadlineExceeded):
+            self._mine = []  # the store still has what is committed
         if self._fabric.rank == 0:
             try:
                 chain = self._chain(step)
@@ -127,11 +137,13 @@ class Restoring:
         for _, refused in told:
             if refused is not None:
                 raise from_wire(refused)
-        return line_up([msgspec.convert(each, RankView) for each, _ in told])
+        views = [msgspec.convert(each, RankView) for each, _ in told]
+        self._head = next(iter(views[0].chain or ()), None)
+        return line_up(views)
 
     def _chain(self, step: int | None) -> list[SlotFacts]:
         found = []
-        for commit in self._run.chain():
+        for commit in branch(self._run):
             found.append(SlotFacts(commit.slot, commit.step, commit.epoch))
             if commit.step == step or (step is None and len(found) == _LOOK_BACK):
                 break
@@ -140,8 +152,17 @@ class Restoring:
     def _open(self, tree: Mapping[str, Any], candidate: Candidate) -> _Opened:
         loans = self._borrow(candidate)
         disk: dict[str, tuple[RankIndex, PackSource]] = {}
+        found: Catalog | None = None
+        notes: tuple[str, ...] = ()
         if candidate.slot is not None:
-            catalog, disk = read_catalog(self._run, candidate.slot)
+            try:
+                found, disk = read_catalog(self._run, candidate.slot)
+            except (IntegrityError, StorageError) as error:
+                if not loans:
+                    raise
+                notes = (f"{error}; took what is in memory",)
+        if found is not None:
+            catalog = found
             names = {index.rank: name for name, (index, _) in disk.items()}
         else:
             if not loans:
@@ -160,7 +181,7 @@ class Restoring:
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
         matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
-        return _Opened(catalog, lambda pack: sources.get(pack, ()), target, matches)
+        return _Opened(catalog, lambda pack: sources.get(pack, ()), target, matches, notes)
 
     def _borrow(self, candidate: Candidate) -> list[Loan]:
         mine = self._generation(candidate)
@@ -168,7 +189,7 @@ class Restoring:
             return []
         try:
             return self._link.borrow(mine.id, Deadline.after(self._deadlines.agent_s, "the agent's memory"))
-        except AgentLost:
+        except (AgentLost, DeadlineExceeded):
             return []
 
     def _generation(self, candidate: Candidate) -> Generation | None:
@@ -207,8 +228,28 @@ class Restoring:
             committed=candidate.slot is not None,
             notes=(*notes, *report.notes),
         )
-        generation = mine.id if mine is not None and candidate.slot is None else None
-        return Done(candidate.step, candidate.slot, generation, fact)
+        if mine is None or candidate.slot is not None:
+            return Done(candidate.step, candidate.slot, None, fact)
+        head = self._head
+        follows = head.slot if head is not None and head.epoch == mine.epoch else mine.base_slot
+        return Done(candidate.step, follows, mine.id, fact)
+
+
+def branch(run: Run) -> Iterator[Commit]:
+    """The commits of the branch that training is on, newest first, past slots that cannot be read, which are told."""
+    start: int | None = None
+    while start != 0:
+        try:
+            yield from run.chain(start=start)
+            return
+        except (BlobCorrupt, BlobMissing) as error:
+            slot = error.facts.get("slot")
+            if not isinstance(slot, int):
+                raise
+            run.tell(
+                Note(f"commit {slot} is passed over, and what is older may be of another branch: {error}", str(slot))
+            )
+            start = slot - 1
 
 
 def read_catalog(run: Run, slot: int) -> tuple[Catalog, dict[str, tuple[RankIndex, PackSource]]]:

@@ -48,7 +48,8 @@ class Saved:
     def staged(self, timeout_s: float | None = None) -> None:
         """Return when the tensors may change again. Does not raise if the save failed: then they may change too."""
         with self._changed:
-            self._await(lambda: self._staged or self._error is not None, timeout_s or self._stage_s, "to be copied")
+            within_s = self._stage_s if timeout_s is None else timeout_s
+            self._await(lambda: self._staged or self._error is not None, within_s, "to be copied")
 
     def reached(self, tier: str, timeout_s: float | None = None) -> None:
         """Return when the save has reached ``"memory"`` (all ranks of the node staged) or ``"disk"`` (committed)."""
@@ -59,7 +60,8 @@ class Saved:
             def done() -> bool:
                 return self._in_memory if tier == "memory" else self._outcome is not None
 
-            self._await(lambda: done() or self._error is not None, timeout_s or self._commit_s, f"to reach {tier}")
+            within_s = self._commit_s if timeout_s is None else timeout_s
+            self._await(lambda: done() or self._error is not None, within_s, f"to reach {tier}")
             if not done() and self._error is not None:
                 raise self._error
 

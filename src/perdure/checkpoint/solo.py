@@ -1,24 +1,28 @@
 """A rank that saves by itself, when its node's agent is gone or none is wanted.
 
 It drains its own segment under a writer name of its own; the lowest rank waits for the parts of all and commits, the
-others wait for that commit. All of it in the background, under deadlines.
+others wait for that commit. All of it in the background, under deadlines, and given up together (`notes`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from perdure.checkpoint import drain
+from perdure.checkpoint.notes import FailureNotes
 from perdure.checkpoint.packs import seal_pack
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.clock import Deadline
+from perdure.errors import PerdureError
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
-from perdure.store import Run
+from perdure.store import Commit, Run
 
 __all__ = ["SoloSave", "drain_alone"]
+
+Packs = Sequence[tuple[RankIndex, memoryview]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,24 +37,60 @@ class SoloSave:
     release: Callable[[], None]
 
 
-def drain_alone(run: Run, save: SoloSave, *, rank: int, world: int, commit_s: float) -> None:
-    """Make ``save`` durable and tell its handle; called on a background thread of every rank."""
+def drain_alone(
+    run: Run, save: SoloSave, *, rank: int, world: int, commit_s: float, after: int | None, notes: FailureNotes
+) -> Outcome:
+    """Make ``save`` durable; called on a background thread of every rank, and gives its segment back in any case.
+
+    ``after`` is the newest slot that this rank knows of: what was committed up to there is no commit of this save.
+    """
     began = time.monotonic()
-    deadline = Deadline.after(commit_s, f"the parts of step {save.order.step}")
+    deadline = Deadline.after(commit_s, f"step {save.order.step} to be whole and committed")
     try:
-        already = run.head()
-        if already is not None and already.epoch == save.order.epoch and already.step == save.order.step:
-            outcome = Outcome(already.slot, save.raw_nbytes, save.raw_nbytes, 0.0)  # the agent had done it
+        already = drain.find_commit(run, save.order, after=after)
+        if already is not None:  # the agent had done it, but not lived to say so
+            return Outcome(already.slot, save.raw_nbytes, save.raw_nbytes, 0.0)
+        nbytes = seal_pack(save.index, save.segment.view)
+        packs = [(save.index, save.segment.view[:nbytes])]
+        if rank == 0:
+            made = _lead(run, save.order, packs, world=world, deadline=deadline, notes=notes)
         else:
-            nbytes = seal_pack(save.index, save.segment.view)
-            drain.write_part(run, save.order, writer=f"rank{rank}", packs=[(save.index, save.segment.view[:nbytes])])
-            if rank == 0:
-                writers = [f"rank{each}" for each in range(world)]
-                parts = drain.await_parts(run, save.order, writers=writers, deadline=deadline)
-                commit = drain.commit(run, save.order, parts)
-            else:
-                commit = drain.await_commit(run, save.order, deadline=deadline)
-            outcome = Outcome(commit.slot, save.raw_nbytes, nbytes, time.monotonic() - began)
+            made = _follow(run, save.order, packs, rank=rank, deadline=deadline, after=after, notes=notes)
+        return Outcome(made.slot, save.raw_nbytes, nbytes, time.monotonic() - began)
     finally:
         save.release()
-    save.saved.note_committed(outcome)
+
+
+def _lead(run: Run, order: drain.Order, packs: Packs, *, world: int, deadline: Deadline, notes: FailureNotes) -> Commit:
+    """Rank 0: write, wait for the others, commit. What fails before the commit is tried is final."""
+    writers = [f"rank{each}" for each in range(world)]
+    mine = None
+    try:
+        mine = drain.write_part(run, order, writer=writers[0], packs=packs)
+        parts = drain.await_parts(run, order, writers=writers, deadline=deadline, heed=lambda: notes.heed(order.seq))
+    except PerdureError as error:
+        error.facts["final"] = True
+        if mine is not None:
+            drain.withdraw(run, mine)
+        raise
+    return drain.commit(run, order, parts)
+
+
+def _follow(
+    run: Run,
+    order: drain.Order,
+    packs: Packs,
+    *,
+    rank: int,
+    deadline: Deadline,
+    after: int | None,
+    notes: FailureNotes,
+) -> Commit:
+    """Another rank: write, wait for the commit of rank 0."""
+    mine = drain.write_part(run, order, writer=f"rank{rank}", packs=packs)
+    try:
+        return drain.await_commit(run, order, after=after, deadline=deadline, heed=lambda: notes.heed(order.seq))
+    except PerdureError as error:
+        if error.facts.get("final"):
+            drain.withdraw(run, mine)
+        raise

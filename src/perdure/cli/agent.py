@@ -66,6 +66,10 @@ def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., objec
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
             listener.close()
+            with contextlib.suppress(FileNotFoundError):
+                log = path.with_suffix(".log")
+                if log.stat().st_size == 0:  # nothing to say
+                    log.unlink()
     finally:
         lock.release()
     return 0

@@ -15,6 +15,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -76,6 +77,7 @@ def main(args: argparse.Namespace) -> int:
     """Run the demo; 0 if every bit is the same."""
     if importlib.util.find_spec("torch") is None:
         raise CallError("the demo trains with torch, which is not installed: pip install 'perdure[torch]'")
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # the way out ends the jobs, whoever asks
     began = time.monotonic()
     with _folder(args.keep) as folder:
         report = _play(folder)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -18,6 +18,7 @@ from perdure.layout import Box, Layout, Piece, TensorLayout
 
 __all__ = ["Catalog", "CatalogTensor", "RankIndex", "SavedPiece", "SavedTensor", "SavedValue", "StoredPiece"]
 
+Key = TypeVar("Key", str, tuple[int, str])
 _MAX_DIMS = 64
 
 
@@ -98,49 +99,63 @@ class Catalog:
     def join(cls, indexes: Iterable[tuple[str, RankIndex]]) -> Catalog:
         """Join ``(pack name, index)`` of every rank; raise `FormatRefused` where they contradict each other."""
         world = 0
+        ranks: set[int] = set()
         tensors: dict[str, CatalogTensor] = {}
         local_tensors: dict[tuple[int, str], CatalogTensor] = {}
         values: dict[str, Any] = {}
         local_values: dict[tuple[int, str], Any] = {}
         for pack, index in indexes:
-            world = max(world, index.world)
+            world = world or index.world
+            if index.world != world or not 0 <= index.rank < world or index.rank in ranks:
+                raise FormatRefused(f"{pack} is of rank {index.rank} of {index.world}, others are of {world} ranks")
+            ranks.add(index.rank)
             for saved in index.tensors:
                 mine = _checked(saved, pack, index.rank if saved.local else None)
                 if saved.local:
-                    local_tensors[index.rank, saved.name] = mine
+                    _enter(local_tensors, (index.rank, saved.name), mine)
                     continue
-                known = tensors.get(saved.name)
-                if known is None:
-                    tensors[saved.name] = mine
-                    continue
-                if (known.dtype, known.shape) != (mine.dtype, mine.shape):
-                    raise FormatRefused(f"two ranks saved {saved.name!r} with different dtypes or shapes")
-                aliases = tuple(dict.fromkeys(known.aliases + mine.aliases))
-                tensors[saved.name] = CatalogTensor(
-                    mine.name, mine.dtype, mine.shape, known.pieces + mine.pieces, aliases
-                )
+                known = tensors.setdefault(saved.name, mine)
+                if known is not mine:
+                    tensors[saved.name] = _merged(known, mine)
             for value in index.values:
                 if value.local:
-                    local_values[index.rank, value.key] = value.value
+                    _enter(local_values, (index.rank, value.key), value.value)
                 else:
-                    values[value.key] = value.value
-        aliases_of = {alias: tensor.name for tensor in tensors.values() for alias in tensor.aliases}
-        return cls(world, tensors, local_tensors, aliases_of, values, local_values)
+                    _enter(values, value.key, value.value)
+        if len(ranks) < world:
+            gone = sorted(set(range(min(world, len(ranks) + 1))) - ranks)
+            raise FormatRefused(f"{len(ranks)} of {world} ranks are there; rank {gone[0]} is not", ranks=gone)
+        aliases: dict[str, str] = {}
+        for tensor in tensors.values():
+            for alias in tensor.aliases:
+                if alias in tensors or aliases.setdefault(alias, tensor.name) != tensor.name:
+                    raise FormatRefused(f"{alias!r} is a name of two different tensors", tensor=alias)
+        return cls(world, tensors, local_tensors, aliases, values, local_values)
 
     def find(self, name: str) -> CatalogTensor | None:
         """The shared tensor called ``name``, under its own name or an alias."""
         found = self.tensors.get(name)
         return found if found is not None else self.tensors.get(self.aliases.get(name, ""))
 
+    def find_local(self, rank: int, name: str) -> CatalogTensor | None:
+        """The tensor that ``rank`` alone saved as ``name``, under its own name or an alias."""
+        found = self.local_tensors.get((rank, name))
+        if found is not None:
+            return found
+        return next((each for (of, _), each in self.local_tensors.items() if of == rank and name in each.aliases), None)
+
     def layout(self, names: Sequence[str] | None = None) -> Layout:
-        """Where the pieces of shared tensors lie; a piece's ``rank`` is the position of its pack in `packs`."""
+        """Where the pieces of shared tensors lie; a piece's ``rank`` is the position of its pack in `packs`.
+
+        Only the width of a dtype counts in a layout, so each is given as the unsigned integer of that width.
+        """
         place = {pack: i for i, pack in enumerate(self.packs())}
         return Layout(
             {
                 name: TensorLayout(
                     self.tensors[name].shape,
                     tuple(Piece.alone(place[p.pack], p.box) for p in self.tensors[name].pieces),
-                    self.tensors[name].dtype,
+                    f"uint{DTYPES[self.tensors[name].dtype].bits}",
                 )
                 for name in (self.tensors if names is None else names)
             }
@@ -150,6 +165,19 @@ class Catalog:
         """The names of all packs, sorted."""
         every = [*self.tensors.values(), *self.local_tensors.values()]
         return sorted({piece.pack for tensor in every for piece in tensor.pieces})
+
+
+def _enter(table: dict[Key, Any], key: Key, entry: Any) -> None:
+    if key in table:
+        raise FormatRefused(f"{key!r} is there twice")
+    table[key] = entry
+
+
+def _merged(known: CatalogTensor, mine: CatalogTensor) -> CatalogTensor:
+    if (known.dtype, known.shape) != (mine.dtype, mine.shape):
+        raise FormatRefused(f"two ranks saved {known.name!r} with different dtypes or shapes", tensor=known.name)
+    aliases = tuple(dict.fromkeys(known.aliases + mine.aliases))
+    return CatalogTensor(known.name, known.dtype, known.shape, known.pieces + mine.pieces, aliases)
 
 
 def _checked(saved: SavedTensor, pack: str, rank: int | None) -> CatalogTensor:

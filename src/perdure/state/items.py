@@ -44,7 +44,8 @@ class TensorItem:
 
     ``shape`` is that of the whole tensor; ``held`` may be empty (an empty shard). ``local`` tensors belong to this
     rank alone. ``owned`` says that only an optimizer step changes the bytes, so that a copy may run until then.
-    ``aliases`` are other names of the same storage.
+    ``aliases`` are other names of the same storage. ``alike`` says that replicas must be the same on all ranks; where
+    they need not (buffers of a module, which data parallelism evens out at the next forward), the lowest rank's count.
     """
 
     name: str
@@ -55,6 +56,7 @@ class TensorItem:
     local: bool = False
     owned: bool = False
     on_resize: OnResize = "modulo"
+    alike: bool = True
 
     @property
     def nbytes(self) -> int:

@@ -71,53 +71,76 @@ def match(
     wanted but not saved are missing.
     """
     found: list[Match] = []
-    missing: list[str] = []
-    shapes: list[str] = []
-    dtypes: list[str] = []
-    sentences: list[str] = []
+    misfits = _Misfits()
     used: set[str] = set()
     for item in items:
-        saved = _saved_for(catalog, item, rank, world)
+        saved = _saved_for(catalog, item.name, item, rank, world)
         if saved is None:
-            if not (item.local and item.on_resize == "fresh" and world != catalog.world):
-                missing.append(item.name)
+            if _fresh(item.local, item.on_resize, catalog, world):
+                used.add(item.name)
+            else:
+                misfits.missing.append(item.name)
             continue
         used.add(saved.name)
         for alias in item.aliases:
-            other = catalog.find(alias)
+            other = _saved_for(catalog, alias, item, rank, world)
             if other is None:
-                missing.append(alias)
+                misfits.missing.append(alias)
             elif other.name != saved.name:
                 used.add(other.name)
-                sentences.append(f"{item.name} and {alias} are one tensor here but were saved as two")
-        if saved.shape != item.shape:
-            shapes.append(item.name)
-            sentences.append(f"{item.name} has shape {list(item.shape)} here, {list(saved.shape)} in the checkpoint")
-        elif saved.dtype != item.dtype:
-            dtypes.append(item.name)
-            sentences.append(f"{item.name} is {item.dtype} here, {saved.dtype} in the checkpoint")
+                misfits.sentences.append(f"{item.name} and {alias} are one tensor here but were saved as two")
+        misfits.compare(item, saved)
         found.append(Match(item, saved))
-    unexpected = [name for name in catalog.tensors if name not in used]
-    unexpected += sorted({name for _, name in catalog.local_tensors if name not in used})
-    shared_keys = {key for key, local, _ in value_keys if not local}
-    local_keys = {key for key, local, _ in value_keys if local}
-    missing += sorted(shared_keys - catalog.values.keys())
-    missing += sorted(local_keys - {key for _, key in catalog.local_values})
-    unexpected += sorted(catalog.values.keys() - shared_keys)
-    unexpected += sorted({key for _, key in catalog.local_values} - local_keys)
-    if missing:
-        sentences.insert(0, f"not in the checkpoint: {_some(missing)}")
-    if unexpected:
-        sentences.insert(0, f"in the checkpoint but not here: {_some(unexpected)}")
-    if sentences:
-        raise StateMismatch(
-            "the checkpoint does not fit this state: " + "; ".join(sentences[:8]),
-            missing=missing,
-            unexpected=unexpected,
-            shape=shapes,
-            dtype=dtypes,
-        )
+    like = rank % max(catalog.world, 1)  # the saved rank whose local state this rank would take
+    misfits.unexpected += [name for name in catalog.tensors if name not in used]
+    misfits.unexpected += [name for of, name in catalog.local_tensors if of == like and name not in used]
+    wanted = {(key, local) for key, local, _ in value_keys}
+    for key, local, on_resize in value_keys:
+        there = (like, key) in catalog.local_values if local else key in catalog.values
+        if not there and not _fresh(local, on_resize, catalog, world):
+            misfits.missing.append(key)
+    misfits.unexpected += [key for key in catalog.values if (key, False) not in wanted]
+    misfits.unexpected += [key for of, key in catalog.local_values if of == like and (key, True) not in wanted]
+    misfits.refuse()
     return found
+
+
+@dataclass(slots=True)
+class _Misfits:
+    """What of saved and live state does not fit."""
+
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    shape: list[str] = field(default_factory=list)
+    dtype: list[str] = field(default_factory=list)
+    sentences: list[str] = field(default_factory=list)
+
+    def compare(self, item: TensorItem, saved: CatalogTensor) -> None:
+        name = item.name
+        if saved.shape != item.shape:
+            self.shape.append(name)
+            self.sentences.append(f"{name} has shape {list(item.shape)} here, {list(saved.shape)} in the checkpoint")
+        elif saved.dtype != item.dtype:
+            self.dtype.append(name)
+            self.sentences.append(f"{name} is {item.dtype} here, {saved.dtype} in the checkpoint")
+        elif saved.rank is not None and {each.box for each in item.held} != {each.box for each in saved.pieces}:
+            self.shape.append(name)
+            self.sentences.append(f"{name} is rank-local, and this rank holds other parts of it than were saved")
+
+    def refuse(self) -> None:
+        sentences = list(self.sentences)
+        if self.missing:
+            sentences.insert(0, f"not in the checkpoint: {_some(self.missing)}")
+        if self.unexpected:
+            sentences.insert(0, f"in the checkpoint but not here: {_some(self.unexpected)}")
+        if sentences:
+            raise StateMismatch(
+                "the checkpoint does not fit this state: " + "; ".join(sentences[:8]),
+                missing=self.missing,
+                unexpected=self.unexpected,
+                shape=self.shape,
+                dtype=self.dtype,
+            )
 
 
 def load(catalog: Catalog, matches: Sequence[Match], sources: Callable[[str], Sequence[PackSource]]) -> LoadReport:
@@ -127,9 +150,9 @@ def load(catalog: Catalog, matches: Sequence[Match], sources: Callable[[str], Se
     """
     report = LoadReport()
     names = [match.saved.name for match in matches if match.saved.rank is None]
-    packs = catalog.packs()
+    place = {pack: number for number, pack in enumerate(catalog.packs())}
     have = catalog.layout(list(dict.fromkeys(names)))
-    reader = len(packs)  # this process, as a rank beyond those that hold packs
+    reader = len(place)  # this process, as a rank beyond those that hold packs
     want: dict[str, TensorLayout] = {}
     homes: dict[tuple[str, Box], list[Memory]] = {}
     for matched in matches:
@@ -141,10 +164,8 @@ def load(catalog: Catalog, matches: Sequence[Match], sources: Callable[[str], Se
             pieces = tuple(Piece.alone(reader, box) for box in boxes)
             known = want.get(saved.name)
             pieces = pieces if known is None else tuple(dict.fromkeys(known.pieces + pieces))
-            want[saved.name] = TensorLayout(saved.shape, pieces, saved.dtype)
-    stored = {
-        (name, packs.index(piece.pack), piece.box): piece for name in want for piece in catalog.tensors[name].pieces
-    }
+            want[saved.name] = TensorLayout(saved.shape, pieces, have[saved.name].dtype)
+    stored = {(name, place[piece.pack], piece.box): piece for name in want for piece in catalog.tensors[name].pieces}
     for move in reshard(have, Layout(want)).moves:
         piece = stored[move.name, move.source.rank, move.source.box]
         for memory in homes[move.name, move.dest.box]:
@@ -246,11 +267,17 @@ def _verify(index: PackIndex, entry: PackEntry, first_tile: int, digests: bytes,
     )
 
 
-def _saved_for(catalog: Catalog, item: TensorItem, rank: int, world: int) -> CatalogTensor | None:
+def _saved_for(catalog: Catalog, name: str, item: TensorItem, rank: int, world: int) -> CatalogTensor | None:
+    """What was saved as ``name``, for the scope of ``item``."""
     if not item.local:
-        return catalog.find(item.name)
-    source = rank_local_source(item.on_resize, rank=rank, world=world, saved_world=catalog.world, key=item.name)
-    return None if source is None else catalog.local_tensors.get((source, item.name))
+        return catalog.find(name)
+    source = rank_local_source(item.on_resize, rank=rank, world=world, saved_world=catalog.world, key=name)
+    return None if source is None else catalog.find_local(source, name)
+
+
+def _fresh(local: bool, on_resize: OnResize, catalog: Catalog, world: int) -> bool:
+    """Whether the live state stays as it is because the world has another size."""
+    return local and on_resize == "fresh" and world != catalog.world
 
 
 def _home(saved: CatalogTensor) -> str:

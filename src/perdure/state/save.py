@@ -8,7 +8,7 @@ cached list of addresses and offsets.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 
 import msgspec
@@ -16,14 +16,17 @@ import numpy as np
 
 from perdure.codec.digest import digest
 from perdure.codec.dtypes import nbytes as nbytes_of
-from perdure.errors import LayoutError, StateMismatch
+from perdure.errors import CallError, LayoutError, StateMismatch
 from perdure.layout import Box, Layout, Piece, TensorLayout
 from perdure.shm import copy_many
 from perdure.state.index import RankIndex, SavedPiece, SavedTensor, SavedValue
 from perdure.state.items import Capture
 from perdure.store.pack import PackItem, PackPlan, plan_pack
+from perdure.store.pack_header import wrong_key
 
 __all__ = ["Offer", "SavePlan", "Write", "copy_writes", "offer", "pack_of", "settle"]
+
+_Shared = tuple[str, tuple[int, ...], tuple[int, ...]]  # a piece of a tensor that is not rank-local: name, lo, hi
 
 
 class OfferedTensor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -33,6 +36,7 @@ class OfferedTensor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     boxes: tuple[tuple[tuple[int, ...], tuple[int, ...], int], ...]  # lo, hi, bytes
     local: bool
     aliases: tuple[str, ...]
+    alike: bool
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -57,8 +61,8 @@ class Write:
 class SavePlan:
     """What this rank writes, while its offer stays the same.
 
-    ``plan_id`` is equal on all ranks of one settlement. ``replicas`` are the pieces held by several ranks, as
-    ``(tensor, box)``; one of them is compared between the ranks at each save.
+    ``plan_id`` is equal on all ranks of one settlement. ``replicas`` are the pieces that several ranks must hold alike,
+    as ``(tensor, box)``; one of them is compared between the ranks at each save.
     """
 
     plan_id: str
@@ -97,6 +101,7 @@ def offer(capture: Capture, *, rank: int) -> Offer:
                 tuple((held.box.lo, held.box.hi, held.memory.nbytes) for held in item.held),
                 item.local,
                 item.aliases,
+                item.alike,
             )
             for item in capture.tensors
         ),
@@ -108,42 +113,29 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
     """Plan ``rank``'s part from the offers of all ranks, in rank order.
 
     Raises `StateMismatch` where ranks offer one shared name with different dtypes or shapes, `LayoutError` where the
-    pieces of all ranks leave a gap. Every rank raises the same.
+    pieces of all ranks leave a gap, `CallError` for a name that a pack cannot hold. Every rank raises the same.
     """
-    layout = _joined(offers)
+    layout, aliases = _joined(offers)
     layout.check()
-    holders: dict[tuple[str, tuple[int, ...], tuple[int, ...]], list[int]] = {}
-    size: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
-    load = [0] * len(offers)
+    holders, nbytes = _holders(offers)
+    unlike = {tensor.name for each in offers for tensor in each.tensors if not tensor.alike}
+    writer = _assigned(offers, holders, nbytes, unlike)
     value_writer: dict[str, int] = {}
     for each in offers:
-        for tensor in each.tensors:
-            for lo, hi, nbytes in tensor.boxes:
-                if tensor.local:
-                    load[each.rank] += nbytes
-                else:
-                    holders.setdefault((tensor.name, lo, hi), []).append(each.rank)
-                    size[tensor.name, lo, hi] = nbytes
         for key, local in each.values:
             if not local:
                 value_writer.setdefault(key, each.rank)
-    writer: dict[tuple[str, tuple[int, ...], tuple[int, ...]], int] = {}
-    shared = sorted(holders, key=lambda piece: (len(holders[piece]) > 1, -size[piece], piece))
-    for piece in shared:  # pieces with one holder first, then the others onto the least loaded
-        chosen = min(holders[piece], key=lambda holder: (load[holder], holder))
-        writer[piece] = chosen
-        load[chosen] += size[piece]
     mine = offers[rank]
     items: list[PackItem] = []
     places: list[tuple[int, int]] = []
     saved: list[SavedTensor] = []
     for i, tensor in enumerate(mine.tensors):
         pieces = []
-        for j, (lo, hi, nbytes) in enumerate(tensor.boxes):
+        for j, (lo, hi, size) in enumerate(tensor.boxes):
             if not tensor.local and writer[tensor.name, lo, hi] != rank:
                 continue
             key = _key(tensor, lo, hi, rank)
-            items.append(PackItem(key, tensor.dtype, tuple(b - a for a, b in zip(lo, hi, strict=True)), nbytes))
+            items.append(PackItem(key, tensor.dtype, Box(lo, hi).shape, size))
             places.append((i, j))
             pieces.append(SavedPiece(key, lo, hi))
         if pieces or tensor.local or not tensor.boxes:
@@ -153,7 +145,7 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
                     dtype=tensor.dtype,
                     shape=tensor.shape,
                     pieces=tuple(pieces),
-                    aliases=tensor.aliases,
+                    aliases=tensor.aliases if tensor.local else aliases[tensor.name],
                     local=tensor.local,
                 )
             )
@@ -166,7 +158,11 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
         writes=writes,
         tensors=tuple(saved),
         value_keys=frozenset(key for key, chosen in value_writer.items() if chosen == rank),
-        replicas=tuple((name, Box(lo, hi)) for name, lo, hi in shared if len(holders[name, lo, hi]) > 1),
+        replicas=tuple(
+            (name, Box(lo, hi))
+            for name, lo, hi in sorted(holders)
+            if len(holders[name, lo, hi]) > 1 and name not in unlike
+        ),
         aliases=tuple(alias for tensor in mine.tensors for alias in tensor.aliases),
     )
 
@@ -203,6 +199,45 @@ def copy_writes(
     return sum(count)
 
 
+def _holders(offers: Sequence[Offer]) -> tuple[dict[_Shared, list[int]], dict[_Shared, int]]:
+    """The ranks that hold each piece of the shared tensors, and its bytes. Raises `CallError` for names of no use."""
+    holders: dict[_Shared, list[int]] = {}
+    size: dict[_Shared, int] = {}
+    keys: dict[str, tuple[int | None, _Shared]] = {}
+    for each in offers:
+        for tensor in each.tensors:
+            for lo, hi, nbytes in tensor.boxes:
+                piece = (tensor.name, lo, hi)
+                key = _key(tensor, lo, hi, each.rank)
+                owner = (each.rank if tensor.local else None, piece)
+                why = wrong_key(key) or ("is that of two tensors" if keys.setdefault(key, owner) != owner else None)
+                if why:
+                    raise CallError(f"the name {key[:80]!r} {why}; give the tensor another name", tensor=tensor.name)
+                if not tensor.local:
+                    holders.setdefault(piece, []).append(each.rank)
+                    size[piece] = nbytes
+    return holders, size
+
+
+def _assigned(
+    offers: Sequence[Offer],
+    holders: Mapping[_Shared, Sequence[int]],
+    nbytes: Mapping[_Shared, int],
+    unlike: Set[str],
+) -> dict[_Shared, int]:
+    """Who writes each shared piece: the one holder, or else, large ones first, the holder with the least load."""
+    load = [0] * len(offers)
+    for each in offers:
+        load[each.rank] += sum(nbytes for tensor in each.tensors if tensor.local for _, _, nbytes in tensor.boxes)
+    writer: dict[_Shared, int] = {}
+    for piece in sorted(holders, key=lambda piece: (len(holders[piece]) > 1, -nbytes[piece], piece)):
+        among = holders[piece] if piece[0] not in unlike else [min(holders[piece])]
+        chosen = min(among, key=lambda holder: (load[holder], holder))
+        writer[piece] = chosen
+        load[chosen] += nbytes[piece]
+    return writer
+
+
 def _key(tensor: OfferedTensor, lo: tuple[int, ...], hi: tuple[int, ...], rank: int) -> str:
     name = f"{tensor.name}@rank{rank}" if tensor.local else tensor.name
     if all(a == 0 for a in lo) and hi == tensor.shape:
@@ -210,7 +245,8 @@ def _key(tensor: OfferedTensor, lo: tuple[int, ...], hi: tuple[int, ...], rank: 
     return f"{name}[{','.join(f'{a}:{b}' for a, b in zip(lo, hi, strict=True))}]"
 
 
-def _joined(offers: Sequence[Offer]) -> Layout:
+def _joined(offers: Sequence[Offer]) -> tuple[Layout, dict[str, tuple[str, ...]]]:
+    """The layout of all shared tensors, and the other names of each."""
     known: dict[str, tuple[OfferedTensor, int]] = {}
     pieces: dict[str, list[Piece]] = {}
     names: dict[str, str] = {}
@@ -230,7 +266,15 @@ def _joined(offers: Sequence[Offer]) -> Layout:
                 if names.setdefault(alias, tensor.name) != tensor.name:
                     raise LayoutError(f"{alias} is a name of two different tensors", tensor=alias)
             of = pieces.setdefault(tensor.name, [])
-            of.extend(Piece.alone(each.rank, Box(lo, hi)) for lo, hi, _ in tensor.boxes)
-    return Layout(
+            at = 0
+            for box in (Box(lo, hi) for lo, hi, _ in tensor.boxes):
+                of.append(Piece(each.rank, box, Box((at,), (at + box.size,))))  # several blocks, one after the other
+                at += box.size
+    layout = Layout(
         {name: TensorLayout(first.shape, tuple(pieces[name]), first.dtype) for name, (first, _) in known.items()}
     )
+    aliases: dict[str, tuple[str, ...]] = dict.fromkeys(known, ())
+    for alias, name in names.items():
+        if alias != name:
+            aliases[name] += (alias,)
+    return layout, aliases

@@ -9,7 +9,8 @@ the user is ever imported or called: a type that is not listed here is an error 
 | float | itself when finite, else ``{"$": "float", "v": hex of its 8 bytes}`` (NaN payloads survive) |
 | big int | ``{"$": "int", "v": hex}`` |
 | dict with plain string keys | itself; any other dict ``{"$": "dict", "v": [[key, value], ...]}`` |
-| tuple, set, frozenset, OrderedDict | ``{"$": "tuple" ..., "v": [...]}`` |
+| OrderedDict, Counter | as such a dict, under their own tag |
+| tuple, set, frozenset | ``{"$": "tuple" ..., "v": [...]}`` |
 | bytes, complex, range, NumPy scalar, NumPy array | tagged, bytes as base64 |
 | what an adapter registers (``torch.dtype``, ...) | ``{"$": tag, "v": str}`` |
 """
@@ -17,20 +18,24 @@ the user is ever imported or called: a type that is not listed here is an error 
 from __future__ import annotations
 
 import base64
+import re
 import struct
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from perdure.errors import FormatRefused, NotSerializable
 
 __all__ = ["decode_value", "encode_value", "register_tag"]
 
-_MAX_DEPTH = 64
+_MAX_DEPTH = 56  # brackets of JSON inside one another; a part of a commit may have 64 around and in all values
 _EXACT_INT = 1 << 53
-_PLAIN_KINDS = frozenset("biufcSU")  # NumPy kinds whose bytes are the value; objects are refused
+_PLAIN_DTYPE = re.compile(r"\A[<>|=][biufcSU][0-9]{1,9}\Z")  # NumPy's, where the bytes are the value; no objects
+_DICTS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
+_SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
 
 _writers: dict[type, tuple[str, Callable[[Any], str]]] = {}
 _readers: dict[str, Callable[[str], Any]] = {}
@@ -58,36 +63,38 @@ def encode_value(value: Any, *, key: str) -> Any:
 
 
 def _encode(value: Any, where: str, depth: int) -> Any:
+    """``depth``: how many brackets are open around the value."""
     kind = type(value)
-    if value is None or kind is bool or kind is str:
+    if value is None or kind is bool:
         return value
+    if kind is str:
+        return _text(value, where)
     if kind is int:
         return value if -_EXACT_INT <= value <= _EXACT_INT else {"$": "int", "v": hex(value)}
     if kind is float:
         return value if value - value == 0.0 else {"$": "float", "v": struct.pack("<d", value).hex()}
     if depth >= _MAX_DEPTH:
-        raise NotSerializable(f"{where} is nested deeper than {_MAX_DEPTH} levels", key=where, type=kind.__name__)
+        raise NotSerializable(f"{where} is nested too deep; save a flatter value", key=where, type=kind.__name__)
     if kind is list:
         return [_encode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(value)]
-    if kind is dict:
-        if all(type(name) is str and name != "$" for name in value):
-            return {name: _encode(item, f"{where}.{name}", depth + 1) for name, item in value.items()}
-        return {"$": "dict", "v": _pairs(value, where, depth)}
-    if kind is tuple or kind is set or kind is frozenset:
-        items = list(value) if kind is tuple else sorted(value, key=repr)
-        return {"$": kind.__name__, "v": [_encode(item, f"{where}[{i}]", depth + 1) for i, item in enumerate(items)]}
-    if kind is OrderedDict:
-        return {"$": "OrderedDict", "v": _pairs(value, where, depth)}
+    if kind is dict and all(type(name) is str and name != "$" for name in value):
+        return {_text(name, where): _encode(item, f"{where}.{name}", depth + 1) for name, item in value.items()}
+    if kind.__name__ in _DICTS and kind is _DICTS[kind.__name__]:
+        return {"$": kind.__name__, "v": _pairs(value, where, depth + 2)}
+    if kind is tuple:
+        return {"$": "tuple", "v": [_encode(item, f"{where}[{i}]", depth + 2) for i, item in enumerate(value)]}
+    if kind is set or kind is frozenset:  # in an order that is the same on all ranks
+        items = (_encode(item, f"{where}[...]", depth + 2) for item in value)
+        return {"$": kind.__name__, "v": sorted(items, key=msgspec.json.encode)}
     if kind is bytes or kind is bytearray:
         return {"$": kind.__name__, "v": base64.b64encode(value).decode()}
     if kind is complex:
         return {"$": "complex", "v": struct.pack("<dd", value.real, value.imag).hex()}
     if kind is range:
-        return {"$": "range", "v": [value.start, value.stop, value.step]}
-    if isinstance(value, np.generic | np.ndarray) and value.dtype.kind in _PLAIN_KINDS:
-        array = np.ascontiguousarray(value)
-        data = base64.b64encode(array.tobytes()).decode()
-        tag = "np.array" if isinstance(value, np.ndarray) else "np.scalar"
+        return {"$": "range", "v": [_encode(each, where, depth + 2) for each in (value.start, value.stop, value.step)]}
+    if _plain_numpy(value):
+        data = base64.b64encode(value.tobytes() if value.dtype.itemsize else b"").decode()
+        tag = "np.array" if kind is np.ndarray else "np.scalar"
         return {"$": tag, "dtype": value.dtype.str, "shape": list(value.shape), "v": data}
     if kind in _writers:
         tag, write = _writers[kind]
@@ -105,6 +112,23 @@ def _pairs(value: dict[Any, Any], where: str, depth: int) -> list[Any]:
         [_encode(name, f"{where}.{name!r}", depth + 1), _encode(item, f"{where}.{name}", depth + 1)]
         for name, item in value.items()
     ]
+
+
+def _text(value: str, where: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise NotSerializable(f"{where} holds text that is no Unicode: {error}", key=where, type="str") from error
+    return value
+
+
+def _plain_numpy(value: Any) -> bool:
+    """Whether ``value`` is an array or scalar of NumPy's own, all of whose state is its dtype, shape and bytes."""
+    if not isinstance(value, np.ndarray | np.generic) or not _PLAIN_DTYPE.match(value.dtype.str):
+        return False
+    if isinstance(value, np.ndarray):
+        return type(value) is np.ndarray and value.dtype.itemsize > 0
+    return type(value) is value.dtype.type
 
 
 def decode_value(data: Any) -> Any:
@@ -130,17 +154,18 @@ def _decode(data: Any, depth: int) -> Any:
         return _decode_tagged(tag, body, data, depth)
     except FormatRefused:
         raise
-    except (TypeError, ValueError, struct.error, OverflowError) as error:
+    except (TypeError, ValueError, LookupError, struct.error, OverflowError) as error:
         raise FormatRefused(f"a saved value of type {tag!r} is malformed: {error}") from error
 
 
 def _decode_tagged(tag: Any, body: Any, data: dict[str, Any], depth: int) -> Any:
-    if tag in ("dict", "OrderedDict"):
-        pairs = [(_decode(name, depth + 1), _decode(item, depth + 1)) for name, item in body]
-        return dict(pairs) if tag == "dict" else OrderedDict(pairs)
-    if tag in ("tuple", "set", "frozenset"):
-        make: Callable[[list[Any]], Any] = {"tuple": tuple, "set": set, "frozenset": frozenset}[tag]
-        return make([_decode(item, depth + 1) for item in body])
+    if not isinstance(tag, str):
+        raise FormatRefused(f"a saved value has the type {tag!r}, which is no name")
+    if tag in _DICTS:
+        pairs = [(_decode(name, depth + 1), _decode(item, depth + 1)) for name, item in _list(body)]
+        return _DICTS[tag](pairs) if tag != "Counter" else Counter(dict(pairs))
+    if tag in _SEQUENCES:
+        return _SEQUENCES[tag]([_decode(item, depth + 1) for item in _list(body)])
     if tag == "int":
         return int(body, 16)
     if tag == "float":
@@ -148,16 +173,32 @@ def _decode_tagged(tag: Any, body: Any, data: dict[str, Any], depth: int) -> Any
     if tag == "complex":
         return complex(*struct.unpack("<dd", bytes.fromhex(body)))
     if tag == "range":
-        return range(*body)
+        return range(*(_decode(each, depth + 1) for each in _list(body)))
     if tag in ("bytes", "bytearray"):
         raw = base64.b64decode(body, validate=True)
         return raw if tag == "bytes" else bytearray(raw)
-    if tag in ("np.array", "np.scalar"):
-        dtype = np.dtype(data["dtype"])
-        if dtype.kind not in _PLAIN_KINDS:
-            raise FormatRefused(f"a saved array has dtype {dtype}, which this format does not hold")
-        array = np.frombuffer(base64.b64decode(body, validate=True), dtype).reshape(data["shape"])
-        return array.copy() if tag == "np.array" else array[()]
-    if isinstance(tag, str) and tag in _readers and isinstance(body, str):
+    if tag == "np.array" or tag == "np.scalar":
+        return _decode_numpy(tag, data["dtype"], _list(data["shape"]), base64.b64decode(body, validate=True))
+    if tag in _readers and isinstance(body, str):
         return _readers[tag](body)
     raise FormatRefused(f"a saved value has the unknown type {tag!r}; it may need a newer release or its adapter")
+
+
+def _decode_numpy(tag: str, dtype_name: str, shape: list[Any], raw: bytes) -> Any:
+    if not _PLAIN_DTYPE.match(dtype_name):  # before NumPy looks at it: it understands far more than we write
+        raise FormatRefused(f"a saved array has dtype {dtype_name!r}, which this format does not hold")
+    if any(type(extent) is not int or extent < 0 for extent in shape) or (shape and tag == "np.scalar"):
+        raise FormatRefused(f"a saved {tag} has the shape {shape}")
+    dtype = np.dtype(dtype_name)
+    if dtype.itemsize == 0:  # empty text
+        if raw or tag == "np.array":
+            raise FormatRefused(f"a saved {tag} has elements of no bytes")
+        return dtype.type()
+    array = np.frombuffer(raw, dtype).reshape(shape)
+    return array.copy() if tag == "np.array" else array[()]
+
+
+def _list(body: Any) -> list[Any]:
+    if not isinstance(body, list):
+        raise FormatRefused(f"a {type(body).__name__} stands where a list should be")
+    return body

@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -31,6 +31,8 @@ from perdure.progress import Phase, Record, StopAgreement
 from perdure.state.scopes import RankLocal
 
 __all__ = ["Run", "attach"]
+
+_FAILING_S = 20.0  # that a rank which fails may wait until the others have staged what is under way too
 
 
 def attach(
@@ -85,6 +87,20 @@ def attach(
     return run
 
 
+class _Hook:
+    """Calls ``action`` before a forward; in a copy of the model (by ``deepcopy``, by pickle) it does nothing."""
+
+    def __init__(self, action: Callable[[], None] | None) -> None:
+        self._action = action
+
+    def __call__(self, *_: Any) -> None:
+        if self._action is not None:
+            self._action()
+
+    def __reduce__(self) -> tuple[type[_Hook], tuple[None]]:
+        return _Hook, (None,)
+
+
 class Run:
     """A loop that `attach` watches over. ``step`` is the number of completed optimizer steps."""
 
@@ -101,8 +117,10 @@ class Run:
         self._record: Record | None = None
         self._agreement: StopAgreement | None = None
         self._signal: int | None = None
+        self._stepping = False
         self._failed = False
         self._closed = False
+        self._over = False
         self._pid = os.getpid()
 
     def state_dict(self) -> dict[str, int]:
@@ -124,6 +142,7 @@ class Run:
     ) -> None:
         """Meet the others, restore, and hook the loop; called by `attach`."""
         self._tree["run"] = self
+        self._hook_failures()
         ckpt = self.checkpointer
         ckpt.engage()
         page = ckpt.page
@@ -140,7 +159,7 @@ class Run:
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
         if self._record is not None:
             self._record.step = self.step
-        model.register_forward_pre_hook(self._before_forward, prepend=True)
+        model.register_forward_pre_hook(_Hook(self._cut), prepend=True)
         for each in optimizers:
             each.register_step_pre_hook(self._before_step)
         optimizers[-1].register_step_post_hook(self._after_step)
@@ -163,22 +182,25 @@ class Run:
                 self._last = self.checkpointer.save(self.step, self._tree)
             if self._last is not None and not self._failed:
                 self._last.committed()
+        except BaseException:
+            self._failed = True
+            raise
         finally:
-            self.checkpointer.close()
+            self.checkpointer.close(leaving_within_s=_FAILING_S if self._failed else None)
+            self._over = True
             if not self._failed:
                 self._enter(Phase.FINISHED)
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 
-    def _before_forward(self, *_: Any) -> None:
-        self._cut()
-
     def _before_step(self, *_: Any) -> None:
         self.checkpointer.fence()
+        self._stepping = True
         self._enter(Phase.STEP)
 
     def _after_step(self, *_: Any) -> None:
         self.step += 1
+        self._stepping = False
         if self._record is not None:
             self._record.step = self.step
         self._enter(Phase.FORWARD)
@@ -198,6 +220,8 @@ class Run:
             self._enter(Phase.COPYING)
             self._last = self.checkpointer.save(self.step, self._tree)
             self._saved_at = self.step
+            if self._stepping:  # a closure (LBFGS): this very step is about to change what is being copied
+                self.checkpointer.fence()
             self._enter(Phase.FORWARD)
         if stop:
             self._stop()
@@ -213,22 +237,27 @@ class Run:
         try:
             self.close()
         except PerdureError as error:
-            self.checkpointer.tell(Notice(text=f"the last save did not become durable: {error}"), everywhere=True)
+            self._tell_not_saved(error)
         raise SystemExit(code)
 
     def _enter(self, phase: Phase) -> None:
         if self._record is not None:
             self._record.enter(phase)
 
-    def _hook_exit(self) -> None:
-        atexit.register(self._at_exit)
+    def _hook_failures(self) -> None:
+        """An exception that nobody catches: no save at exit, and the exit code of its class in perdure's tree."""
         before = sys.excepthook
 
         def note_failure(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             self._failed = True
             before(kind, error, trace)
+            if isinstance(error, PerdureError):
+                raise SystemExit(error.exit_code)  # the interpreter heeds it here
 
         sys.excepthook = note_failure
+
+    def _hook_exit(self) -> None:
+        atexit.register(self._at_exit)
         if threading.current_thread() is threading.main_thread():
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._take_signal(number)
@@ -237,11 +266,12 @@ class Run:
         before = signal.getsignal(number)
 
         def asked(got: int, frame: FrameType | None) -> None:
-            if os.getpid() != self._pid or self._signal is not None or self._closed:
+            alone = self._agreement is None and self.checkpointer.world > 1  # then nobody would stop with this rank
+            if os.getpid() != self._pid or self._signal is not None or self._over or alone:
                 signal.signal(got, before if before is not None else signal.SIG_DFL)
                 signal.raise_signal(got)  # the second time it ends at once
                 return
-            self._signal = got
+            self._signal = got  # if the run is being closed, that is all: its last step is saved there
             if self._record is not None:
                 self._record.ask_to_stop()
 
@@ -251,4 +281,8 @@ class Run:
         try:
             self.close()
         except Exception as error:  # at exit nobody can catch it: say it
+            self._tell_not_saved(error)
+
+    def _tell_not_saved(self, error: Exception) -> None:
+        if self._last is None or self._last.error is None:  # else the checkpointer has said so
             self.checkpointer.tell(Notice(text=f"the last step was not saved: {error}"), everywhere=True)

@@ -9,6 +9,7 @@ import torch.distributed as dist
 
 from perdure.adapters.torch.fabric import ProcessGroupFabric
 from perdure.adapters.torch.framework import TorchFramework
+from perdure.adapters.torch.notes import StoreNotes
 from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from perdure.checkpoint.config import Deadlines
 from perdure.errors import CallError
@@ -51,9 +52,10 @@ class Checkpointer(_Checkpointer):
         place = StoreUrl.parse(url)
         placement = Placement.read()
         fabric: Fabric = SoloFabric()
+        notes: StoreNotes | None = None
         if dist.is_available() and dist.is_initialized():
             if dist.get_world_size() > 1:
-                fabric = ProcessGroupFabric()
+                fabric, notes = ProcessGroupFabric(), StoreNotes()
             if (fabric.rank, fabric.world) != (placement.rank, placement.world):
                 placement = _of_group(placement, fabric)
         elif placement.world > 1:
@@ -70,6 +72,7 @@ class Checkpointer(_Checkpointer):
             placement=placement,
             start_agent=command if agent and place.scheme != "ram" else None,
             log=log or Log(placement.events, rank=fabric.rank if fabric.world > 1 else None),
+            notes=notes,
             deadlines=deadlines,
         )
 

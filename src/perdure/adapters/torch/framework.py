@@ -11,15 +11,18 @@ import operator
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakSet
 
 import torch
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
-from perdure.adapters.torch.modules import module_tensors, parameter_names
+from perdure.adapters.torch.modules import ModuleState, modules_of, parameter_names
 from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.optimizers import capture_optimizer, prepare_optimizer
 from perdure.adapters.torch.target import Target, TensorSink
+from perdure.adapters.torch.tensors import without_bytes
+from perdure.adapters.torch.tree import inner_key, is_stateful, leaves
 from perdure.errors import CallError, StateMismatch
 from perdure.state.index import Catalog
 from perdure.state.items import Capture, Held, TensorItem, ValueItem
@@ -39,10 +42,12 @@ class TorchFramework:
     def __init__(self) -> None:
         self._known: dict[str, _Known] = {}
         self._last: tuple[TensorItem, ...] = ()
+        self._fenced: WeakSet[torch.optim.Optimizer] = WeakSet()
 
     def capture(self, tree: Mapping[str, Any]) -> Capture:
         """Describe all of ``tree`` as it is now; called on the training thread."""
-        sink = _Collect(_owned(tree), parameter_names(tree), self._known)
+        modules = modules_of(tree)  # first: see there
+        sink = _Collect(modules, _owned(tree), parameter_names(tree), self._known)
         for key, value in tree.items():
             sink.add(key, value)
         self._known = sink.now
@@ -52,31 +57,28 @@ class TorchFramework:
 
     def prepare(self, tree: Mapping[str, Any], catalog: Catalog) -> Target:
         """Say which live tensors the saved state goes into, making those that do not exist yet (optimizer state)."""
-        target = Target()
-        names = parameter_names(tree)
+        modules = modules_of(tree)  # first: see there
+        plan = _Preparation(modules, parameter_names(tree), catalog)
         for key, value in tree.items():
-            _prepare(target, key, value, catalog, names, tree)
-        return target
+            plan.add(tree, key, key, value)
+        return plan.target
 
     def fence(self, tree: Mapping[str, Any], wait: Callable[[], None]) -> None:
         """Call ``wait`` before any optimizer of ``tree`` steps; once an optimizer."""
-        for value in tree.values():
-            optimizer = value.value if isinstance(value, RankLocal) else value
-            if isinstance(optimizer, torch.optim.Optimizer) and not hasattr(optimizer, "_perdure_fence"):
-                handle = optimizer.register_step_pre_hook(lambda *_: wait())
-                optimizer._perdure_fence = handle  # type: ignore[attr-defined]
+        for optimizer in _optimizers(tree):
+            if optimizer not in self._fenced:
+                optimizer.register_step_pre_hook(lambda *_: wait())
+                self._fenced.add(optimizer)
+
+
+def _optimizers(tree: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
+    return [value for _, value in leaves(tree) if isinstance(value, torch.optim.Optimizer)]
 
 
 def _owned(tree: Mapping[str, Any]) -> set[int]:
     """Ids of the parameters that an optimizer in ``tree`` owns: nothing else changes them."""
-    optimizers = (v.value if isinstance(v, RankLocal) else v for v in tree.values())
-    return {
-        id(parameter)
-        for optimizer in optimizers
-        if isinstance(optimizer, torch.optim.Optimizer)
-        for group in optimizer.param_groups
-        for parameter in group["params"]
-    }
+    groups = (group for optimizer in _optimizers(tree) for group in optimizer.param_groups)
+    return {id(parameter) for group in groups for parameter in group["params"]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,51 +90,63 @@ class _Known:
     item: TensorItem
 
 
+def _local(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+
+
 def _facts(tensor: torch.Tensor, *more: Any) -> tuple[Any, ...]:
-    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    local = _local(tensor)
     return (local.data_ptr(), local.shape, local.stride(), local.dtype, tensor.shape, *more)
 
 
 class _Collect:
     """Gathers items; one pass over the tree."""
 
-    def __init__(self, owned: set[int], names: dict[int, str], known: dict[str, _Known]) -> None:
+    def __init__(
+        self, modules: dict[str, ModuleState], owned: set[int], names: dict[int, str], known: dict[str, _Known]
+    ) -> None:
+        self.modules = modules
         self.owned = owned
         self.names = names
         self.known = known
         self.now: dict[str, _Known] = {}
         self.tensors: list[TensorItem] = []
         self.values: list[ValueItem] = []
+        self._taken: set[str] = set()
 
     def add(self, key: str, value: Any, *, local: bool = False, on_resize: OnResize = "modulo") -> None:
         if isinstance(value, RankLocal):
             self.add(key, value.value, local=True, on_resize=value.on_resize)
         elif isinstance(value, torch.nn.Module):
-            groups, extra = module_tensors(key, value)
-            for group in groups:
-                self.tensor(group.name, group.tensor, group.aliases, local, on_resize)
-            for name, state in extra.items():
-                self.nested(name, state, local, on_resize)
+            state = self.modules[key]
+            for named in state.tensors:
+                alike = not named.is_buffer
+                self.tensor(named.name, named.tensor, named.aliases, local, on_resize, alike=alike)
+            for extra in state.extra:
+                self.nested(extra.name, extra.value, local, on_resize)
         elif isinstance(value, torch.optim.Optimizer):
-            state = capture_optimizer(key, value, self.names)
-            for name, tensor in state.tensors.items():
-                self.tensor(name, tensor, (), local, on_resize, owned=True)
-            self.value(key, state.value, local, on_resize)
+            self.optimizer(key, value, local)
         elif isinstance(value, torch.Tensor):
             self.tensor(key, value, (), local, on_resize)
         elif isinstance(value, dict):
             for name, each in value.items():
-                self.add(f"{key}.{_name(name, key)}", each, local=local, on_resize=on_resize)
-        elif _stateful(value):
+                self.add(inner_key(key, name), each, local=local, on_resize=on_resize)
+        elif is_stateful(value):
             self.nested(key, value.state_dict(), local, on_resize)
         elif isinstance(value, DataLoader):
-            raise CallError(
-                f"{key} is a plain DataLoader, whose position nobody knows; let perdure.attach make it resumable, or "
-                "give one with state_dict() and load_state_dict()",
-                key=key,
-            )
+            raise _no_loader(key)
         else:
             self.nested(key, value, local, on_resize)
+
+    def optimizer(self, key: str, optimizer: torch.optim.Optimizer, local: bool) -> None:
+        if local:
+            raise _no_local_optimizer(key)
+        state = capture_optimizer(key, optimizer, self.names)
+        for name, tensor in state.tensors.items():
+            self.tensor(name, tensor, (), False, "modulo", owned=True)
+        for name, tensor in state.options.items():  # a scheduler changes them too
+            self.tensor(name, tensor, (), False, "modulo")
+        self.value(key, state.value, False, "modulo")
 
     def nested(self, key: str, state: Any, local: bool, on_resize: OnResize) -> None:
         skeleton, tensors = take_tensors_out(key, state)
@@ -141,7 +155,13 @@ class _Collect:
         self.value(key, skeleton, local, on_resize)
 
     def value(self, key: str, value: Any, local: bool, on_resize: OnResize) -> None:
+        self._take(f"value {key}", key)
         self.values.append(ValueItem(key, encode_value(value, key=key), local, on_resize))
+
+    def _take(self, entry: str, key: str) -> None:
+        if entry in self._taken:
+            raise CallError(f"two entries would both be saved as {key}; rename one", key=key)
+        self._taken.add(entry)
 
     def tensor(
         self,
@@ -151,11 +171,13 @@ class _Collect:
         local: bool,
         on_resize: OnResize,
         owned: bool = False,
+        alike: bool = True,
     ) -> None:
+        self._take(f"tensor {name}", name)
         mine = owned or id(tensor) in self.owned
         known = self.known.get(name)
-        dense = tensor.layout is torch.strided and not tensor.is_quantized and tensor.device.type == "cpu"
-        facts = _facts(tensor, aliases, local, on_resize, mine) if dense else ()
+        dense = without_bytes(_local(tensor)) is None and tensor.device.type == "cpu"
+        facts = _facts(tensor, aliases, local, on_resize, mine, alike) if dense else ()
         if known is not None and known.tensor is tensor and known.facts == facts:
             self.now[name] = known
             self.tensors.append(known.item)
@@ -163,63 +185,70 @@ class _Collect:
         sink = TensorSink.of(name, tensor)
         live = all(part.live for part in sink.parts)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
-        item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, mine and live, on_resize)
+        item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, mine and live, on_resize, alike)
         self.tensors.append(item)
         if live and dense:
             self.now[name] = _Known(tensor, facts, item)
 
 
-def _prepare(
-    target: Target, key: str, value: Any, catalog: Catalog, names: dict[int, str], tree: Mapping[str, Any]
-) -> None:
-    local, on_resize = False, None
-    if isinstance(value, RankLocal):
-        local, on_resize, value = True, value.on_resize, value.value
-    place = target.within(local=local, on_resize=on_resize or "modulo")
-    if isinstance(value, torch.nn.Module):
-        groups, extra = module_tensors(key, value)
-        for group in groups:
-            place.tensor(group.name, group.tensor, aliases=group.aliases)
-        for name in extra:
-            module = value.get_submodule(name.removeprefix(f"{key}.").rpartition(".")[0])
-            place.state(name, module.set_extra_state)
-    elif isinstance(value, torch.optim.Optimizer):
-        prepare_optimizer(place, key, value, names, catalog)
-    elif isinstance(value, torch.Tensor):
-        place.tensor(key, value)
-    elif isinstance(value, dict):
-        for name, each in value.items():
-            inner = f"{key}.{_name(name, key)}"
-            if _leaf(each):
-                place.state(inner, functools.partial(operator.setitem, value, name))
-            else:
-                wrapped = RankLocal(each, on_resize or "modulo") if local and not isinstance(each, RankLocal) else each
-                _prepare(target, inner, wrapped, catalog, names, tree)
-    elif _stateful(value):
-        place.state(key, value.load_state_dict)
-    elif isinstance(value, DataLoader):
-        raise CallError(f"{key} is a plain DataLoader; let perdure.attach make it resumable", key=key)
-    elif isinstance(tree, dict) and key in tree and not local:
-        place.state(key, functools.partial(operator.setitem, tree, key))
-    else:
-        raise StateMismatch(
-            f"{key} cannot be restored in place: give a dict that holds it, or an object with load_state_dict()",
-            unexpected=[key],
-        )
+class _Preparation:
+    """Fills a `Target`; one pass over the tree."""
+
+    def __init__(self, modules: dict[str, ModuleState], names: dict[int, str], catalog: Catalog) -> None:
+        self.modules = modules
+        self.names = names
+        self.catalog = catalog
+        self.target = Target()
+
+    def add(self, of: Mapping[str, Any], at: str, key: str, value: Any, scope: RankLocal | None = None) -> None:
+        """``value`` stands in ``of`` at ``at``; its key is ``key``; ``scope`` is the `RankLocal` around it."""
+        if isinstance(value, RankLocal):
+            self.add(of, at, key, value.value, value)
+            return
+        place = self.target.within(local=scope is not None, on_resize="modulo" if scope is None else scope.on_resize)
+        if isinstance(value, torch.nn.Module):
+            for named in self.modules[key].tensors:
+                place.tensor(named.name, named.tensor, aliases=named.aliases)
+            for extra in self.modules[key].extra:
+                place.state(extra.name, extra.owner.set_extra_state)
+        elif isinstance(value, torch.optim.Optimizer):
+            if scope is not None:
+                raise _no_local_optimizer(key)
+            prepare_optimizer(place, key, value, self.names, self.catalog)
+        elif isinstance(value, torch.Tensor):
+            place.tensor(key, value)
+        elif isinstance(value, dict):
+            for name, each in value.items():
+                self.add(value, name, inner_key(key, name), each, scope)
+        elif is_stateful(value):
+            place.state(key, value.load_state_dict)
+        elif isinstance(value, DataLoader):
+            raise _no_loader(key)
+        elif isinstance(of, dict):
+            inside = of[at]
+            place.state(key, functools.partial(_put, of, at, inside if isinstance(inside, RankLocal) else None))
+        else:
+            raise StateMismatch(
+                f"{key} cannot be restored in place: give a dict that holds it, or an object with load_state_dict()",
+                unexpected=[key],
+            )
 
 
-_PLACES = (RankLocal, torch.nn.Module, torch.optim.Optimizer, torch.Tensor, dict, DataLoader)
+def _put(of: dict[str, Any], at: str, scope: RankLocal | None, value: Any) -> None:
+    of[at] = value if scope is None else RankLocal(value, scope.on_resize)
 
 
-def _leaf(value: Any) -> bool:
-    return not isinstance(value, _PLACES) and not _stateful(value)
+def _no_loader(key: str) -> CallError:
+    return CallError(
+        f"{key} is a plain DataLoader, whose position nobody knows; let perdure.attach make it resumable, or "
+        "give one with state_dict() and load_state_dict()",
+        key=key,
+    )
 
 
-def _stateful(value: Any) -> bool:
-    return callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None))
-
-
-def _name(name: Any, key: str) -> str:
-    if not isinstance(name, str):
-        raise CallError(f"the keys of {key} must be strings to name tensors; {name!r} is none", key=key)
-    return name
+def _no_local_optimizer(key: str) -> CallError:
+    return CallError(
+        f"{key} is an optimizer in RankLocal, which this release does not save; give the optimizer itself: what it "
+        "keeps of sharded parameters is saved sharded",
+        key=key,
+    )

@@ -71,7 +71,7 @@ def _resumable_class(base: type[DataLoader[Any]]) -> type[DataLoader[Any]]:
         if self._live is not None:  # iterated before: a new epoch, wherever the last loop broke off
             batches.epoch, batches.position = batches.epoch + 1, 0
         live = self._live = object()
-        self.generator.manual_seed(_mix(batches.seed, batches.epoch, batches.position))
+        self.generator.manual_seed(_mix(batches.seed, batches.epoch, batches.position, batches.rank))
         return _follow(self, base.__iter__(self), live)
 
     def state_dict(self: Any) -> dict[str, int | bool]:
@@ -124,23 +124,23 @@ def is_resumable(loader: Any) -> bool:
 def make_resumable(loader: DataLoader[Any], *, seed: int, rank: int, world: int) -> DataLoader[Any]:
     """Put a seeded, sharded sampler into ``loader`` and return it; a loader that already has a state is left alone.
 
-    Raises `CallError` for what cannot be resumed exactly: iterable data sets, loaders without batches, samplers of the
-    user's own; those need a loader with ``state_dict`` and ``load_state_dict``.
+    A `DistributedSampler` says by itself which share this rank takes, of how many; else it is ``rank`` of ``world``.
+    Raises `CallError` for what cannot be resumed exactly: iterable data sets, loaders without batches or without order,
+    samplers of the user's own; those need a loader with ``state_dict`` and ``load_state_dict``.
     """
     if hasattr(loader, "state_dict") and hasattr(loader, "load_state_dict"):
         return loader
     sampler = loader.sampler
-    known = isinstance(sampler, RandomSampler | SequentialSampler | DistributedSampler)
-    plain = type(loader.batch_sampler) is BatchSampler and known
-    if isinstance(sampler, RandomSampler) and (sampler.replacement or sampler.num_samples != len(loader.dataset)):  # type: ignore[arg-type]
-        plain = False
-    if not plain or isinstance(loader.dataset, IterableDataset) or loader.batch_size is None:
+    if not _is_plain(loader):
         raise CallError(
             f"a {type(loader).__name__} with {type(sampler).__name__} cannot be resumed exactly; give a loader that "
             "has state_dict() and load_state_dict(), such as torchdata's StatefulDataLoader",
             key="loader",
         )
-    shuffle = sampler.shuffle if isinstance(sampler, DistributedSampler) else isinstance(sampler, RandomSampler)
+    shuffle = isinstance(sampler, RandomSampler)
+    if isinstance(sampler, DistributedSampler):
+        shuffle, rank, world = sampler.shuffle, sampler.rank, sampler.num_replicas
+    assert loader.batch_size is not None
     batches = _Batches(
         length=len(loader.dataset),  # type: ignore[arg-type]
         batch=loader.batch_size,
@@ -158,6 +158,21 @@ def make_resumable(loader: DataLoader[Any], *, seed: int, rank: int, world: int)
     fields["_live"] = None
     loader.__class__ = _resumable_class(type(loader))
     return loader
+
+
+def _is_plain(loader: DataLoader[Any]) -> bool:
+    """Whether the order of ``loader`` is that of one of torch's own samplers over its whole data set."""
+    sampler = loader.sampler
+    if isinstance(loader.dataset, IterableDataset) or type(loader.batch_sampler) is not BatchSampler:
+        return False
+    if loader.batch_size is None or not getattr(loader, "in_order", True):
+        return False
+    length = len(loader.dataset)  # type: ignore[arg-type]
+    if type(sampler) is RandomSampler:
+        return not sampler.replacement and sampler.num_samples == len(sampler.data_source) == length
+    if type(sampler) is SequentialSampler:
+        return len(sampler.data_source) == length
+    return type(sampler) is DistributedSampler and len(sampler.dataset) == length  # type: ignore[arg-type]
 
 
 def _mix(*numbers: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import torch
 
 from perdure.adapters.torch.tensors import dtype_name, torch_dtype
-from perdure.errors import FormatRefused
+from perdure.errors import CallError, FormatRefused
 from perdure.state.values import register_tag
 
 __all__ = ["TensorRef", "put_tensors_back", "references", "take_tensors_out"]
@@ -28,11 +29,13 @@ def take_tensors_out(key: str, state: Any) -> tuple[Any, dict[str, torch.Tensor]
 
     def take(path: str, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
-            name = path if path not in found else f"{path}#{len(found)}"
+            name = path
+            while name in found:  # two paths that read alike
+                name = f"{name}#{len(found)}"
             found[name] = value
             return TensorRef(name)
-        if type(value) is dict:
-            return {name: take(f"{path}.{name}", each) for name, each in value.items()}
+        if type(value) in (dict, OrderedDict):
+            return type(value)((name, take(f"{path}.{name}", each)) for name, each in value.items())
         if type(value) in (list, tuple):
             return type(value)(take(f"{path}.{i}", each) for i, each in enumerate(value))
         return value
@@ -51,8 +54,8 @@ def put_tensors_back(skeleton: Any, tensor: Callable[[str], Any]) -> Any:
     """Return ``skeleton`` with ``tensor(name)`` in the place of each reference."""
     if isinstance(skeleton, TensorRef):
         return tensor(skeleton.name)
-    if type(skeleton) is dict:
-        return {name: put_tensors_back(each, tensor) for name, each in skeleton.items()}
+    if type(skeleton) in (dict, OrderedDict):
+        return type(skeleton)((name, put_tensors_back(each, tensor)) for name, each in skeleton.items())
     if type(skeleton) in (list, tuple):
         return type(skeleton)(put_tensors_back(each, tensor) for each in skeleton)
     return skeleton
@@ -69,7 +72,14 @@ def _device(text: str) -> torch.device:
         raise FormatRefused(f"a saved value is the device {text!r}, which this torch does not know") from error
 
 
+def _dtype(text: str) -> torch.dtype:
+    try:
+        return torch_dtype(text)
+    except CallError as error:
+        raise FormatRefused(f"a saved value is the dtype {text!r}, which this torch does not know") from error
+
+
 register_tag(TensorRef, "tensor", lambda ref: str(ref.name), TensorRef)
-register_tag(torch.dtype, "torch.dtype", dtype_name, torch_dtype)
+register_tag(torch.dtype, "torch.dtype", dtype_name, _dtype)
 register_tag(torch.device, "torch.device", str, _device)
 register_tag(torch.Size, "torch.Size", lambda size: ",".join(map(str, size)), _size)

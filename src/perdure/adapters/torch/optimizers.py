@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.target import Place
 from perdure.adapters.torch.tensors import torch_dtype
 from perdure.errors import StateMismatch
@@ -21,18 +22,22 @@ from perdure.state.values import decode_value
 
 __all__ = ["OptimizerState", "capture_optimizer", "prepare_optimizer"]
 
+_COUNTS = ("step", "mu_product")  # numbers about the steps, which are no parameter's even where that has no dims
+
 
 @dataclass(frozen=True, slots=True)
 class OptimizerState:
-    """Live tensors by name, and everything else as one value."""
+    """Live tensors by name, those among the options of its groups apart, and everything else as one value."""
 
     tensors: dict[str, torch.Tensor]
+    options: dict[str, torch.Tensor]
     value: dict[str, Any]
 
 
 def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> OptimizerState:
     """Describe ``optimizer`` as it is now. ``names``: ``id`` of a parameter to its name."""
     tensors: dict[str, torch.Tensor] = {}
+    options: dict[str, torch.Tensor] = {}
     state: dict[str, dict[str, Any]] = {}
     groups: list[dict[str, Any]] = []
     for i, group in enumerate(optimizer.param_groups):
@@ -42,7 +47,7 @@ def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, names: dict[in
             if option == "params":
                 mine[option] = [_name(parameter, names, i, j) for j, parameter in enumerate(value)]
             elif isinstance(value, torch.Tensor):
-                tensors[f"{key}.param_groups.{i}.{option}"] = value
+                options[f"{key}.param_groups.{i}.{option}"] = value
             else:
                 mine[option] = value
     for parameter, name in _parameters(optimizer, names):
@@ -51,7 +56,8 @@ def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, names: dict[in
                 tensors[f"{key}.state.{name}.{entry}"] = value
             else:
                 state.setdefault(name, {})[entry] = value
-    return OptimizerState(tensors, {"param_groups": groups, "state": state})
+    value, nested = take_tensors_out(f"{key}.nested", {"param_groups": groups, "state": state})
+    return OptimizerState(tensors, options | nested, value)
 
 
 def prepare_optimizer(
@@ -61,7 +67,7 @@ def prepare_optimizer(
     live = {name: parameter for parameter, name in _parameters(optimizer, names)}
     if key in catalog.values:  # before a byte is written
         _check_groups(key, optimizer, names, decode_value(catalog.values[key])["param_groups"])
-    device_of_step = {
+    step_on_device = {
         id(parameter): bool(group.get("capturable") or group.get("fused"))
         for group in optimizer.param_groups
         for parameter in group["params"]
@@ -77,7 +83,7 @@ def prepare_optimizer(
         parameter = live[name]
         tensor = optimizer.state.get(parameter, {}).get(entry)
         if not isinstance(tensor, torch.Tensor):
-            tensor = _fresh(saved, parameter, on_device=device_of_step[id(parameter)])
+            tensor = _fresh(entry, saved, parameter, on_device=step_on_device[id(parameter)])
         new[name][entry] = tensor
         place.tensor(saved.name, tensor)
     for i, group in enumerate(optimizer.param_groups):
@@ -137,9 +143,10 @@ def _split(rest: str, live: dict[str, torch.Tensor]) -> tuple[str | None, str]:
     return None, rest
 
 
-def _fresh(saved: CatalogTensor, parameter: torch.Tensor, *, on_device: bool) -> torch.Tensor:
+def _fresh(entry: str, saved: CatalogTensor, parameter: torch.Tensor, *, on_device: bool) -> torch.Tensor:
+    """A tensor for ``entry``, as the optimizer would make it; ``on_device`` where it counts steps on the device."""
     dtype = torch_dtype(saved.dtype)
-    if saved.shape == tuple(parameter.shape) and saved.shape:
+    if saved.shape == tuple(parameter.shape) and entry not in _COUNTS:
         return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
     device = parameter.device if on_device or saved.shape else "cpu"
     return torch.zeros(saved.shape, dtype=dtype, device=device)

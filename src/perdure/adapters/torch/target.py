@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from perdure.adapters.torch.nested import put_tensors_back, references
-from perdure.adapters.torch.tensors import blocks_of, dtype_name, held_now, torch_dtype
+from perdure.adapters.torch.tensors import blocks_of, dtype_name, held_now, torch_dtype, write_into
 from perdure.errors import StateMismatch
 from perdure.layout import Box
 from perdure.state.index import Catalog, CatalogTensor
@@ -18,6 +18,8 @@ from perdure.state.scopes import OnResize, rank_local_source
 from perdure.state.values import decode_value
 
 __all__ = ["Place", "Target", "TensorSink"]
+
+_NOTHING: Any = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class TensorSink:
         with torch.no_grad():
             for part in self.parts:
                 if not part.live:
-                    part.view.copy_(part.memory.owner)
+                    write_into(part.view, part.memory.owner, name=self.name)
 
 
 @dataclass(slots=True)
@@ -71,7 +73,7 @@ class Target:
         fresh: list[TensorItem] = []
         for key, _, local, on_resize in self.setters:
             value = self._saved(catalog, key, local, on_resize, rank, world)
-            for name in references(decode_value(value)) if value is not None else ():
+            for name in references(decode_value(value)) if value is not _NOTHING else ():
                 saved = _saved_tensor(catalog, name, local, on_resize, rank, world)
                 if saved is not None and name not in self.sinks:
                     whole = torch.empty(saved.shape, dtype=torch_dtype(saved.dtype))
@@ -91,7 +93,7 @@ class Target:
             sink.write_back()
         for key, give, local, on_resize in self.setters:
             saved = self._saved(catalog, key, local, on_resize, rank, world)
-            if saved is not None:
+            if saved is not _NOTHING:
                 give(put_tensors_back(decode_value(saved), self._tensor))
         for action in self.after:
             action()
@@ -104,10 +106,11 @@ class Target:
 
     @staticmethod
     def _saved(catalog: Catalog, key: str, local: bool, on_resize: OnResize, rank: int, world: int) -> Any:
+        """The value saved as ``key``, or `_NOTHING` where the live one is to stay."""
         if not local:
-            return catalog.values.get(key)
+            return catalog.values.get(key, _NOTHING)
         source = rank_local_source(on_resize, rank=rank, world=world, saved_world=catalog.world, key=key)
-        return None if source is None else catalog.local_values.get((source, key))
+        return _NOTHING if source is None else catalog.local_values.get((source, key), _NOTHING)
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +140,4 @@ def _saved_tensor(
     if not local:
         return catalog.find(name)
     source = rank_local_source(on_resize, rank=rank, world=world, saved_world=catalog.world, key=name)
-    return None if source is None else catalog.local_tensors.get((source, name))
+    return None if source is None else catalog.find_local(source, name)

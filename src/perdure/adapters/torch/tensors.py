@@ -13,12 +13,29 @@ from dataclasses import dataclass
 
 import torch
 from torch.distributed.tensor import DTensor, Replicate, Shard
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 
-from perdure.errors import CallError
+from perdure.errors import CallError, StateMismatch
 from perdure.layout import Box
 from perdure.state.items import Held, Memory
 
-__all__ = ["LocalBlock", "blocks_of", "dtype_name", "held_now", "torch_dtype"]
+__all__ = [
+    "LocalBlock",
+    "as_integers",
+    "blocks_of",
+    "dtype_name",
+    "held_now",
+    "torch_dtype",
+    "without_bytes",
+    "write_into",
+]
+
+
+# A closed list: looking a name up in torch itself may import modules.
+_DTYPES = {str(each).removeprefix("torch."): each for each in vars(torch).values() if isinstance(each, torch.dtype)}
+
+
+_INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,10 +57,23 @@ def dtype_name(dtype: torch.dtype) -> str:
 
 def torch_dtype(name: str) -> torch.dtype:
     """The torch dtype called ``name``; `CallError` if this torch has none."""
-    found = getattr(torch, name, None)
-    if not isinstance(found, torch.dtype):
+    found = _DTYPES.get(name)
+    if found is None:
         raise CallError(f"this torch has no dtype {name!r}", dtype=name)
     return found
+
+
+def without_bytes(local: torch.Tensor) -> str | None:
+    """Why a tensor of this rank has no plain bytes; None if it has."""
+    if local.is_nested or local.layout is not torch.strided or local.is_quantized:
+        form = "nested" if local.is_nested else "quantized" if local.is_quantized else str(local.layout)
+        return f"is {form}; only dense tensors can be saved"
+    wrapper: bool = is_traceable_wrapper_subclass(local)
+    if wrapper:
+        return f"is a {type(local).__name__}, whose bytes only its own class knows; save the tensors that it is made of"
+    if local.device.type == "meta":
+        return "is on the meta device and has no bytes; materialise it first"
+    return None
 
 
 def blocks_of(tensor: torch.Tensor, *, name: str) -> list[LocalBlock]:
@@ -53,10 +83,9 @@ def blocks_of(tensor: torch.Tensor, *, name: str) -> list[LocalBlock]:
     """
     with torch.no_grad():
         local = tensor.to_local() if isinstance(tensor, DTensor) else tensor.detach()
-        if local.layout is not torch.strided or local.is_quantized:
-            raise CallError(f"{name} is {local.layout} or quantized; only dense tensors can be saved", tensor=name)
-        if local.device.type == "meta":
-            raise CallError(f"{name} is on the meta device and has no bytes; materialise it first", tensor=name)
+        why = without_bytes(local)
+        if why is not None:
+            raise CallError(f"{name} {why}", tensor=name)
         if not isinstance(tensor, DTensor):
             return [LocalBlock(Box((0,) * local.ndim, tuple(local.shape)), local)]
         runs = _runs_of(tensor, name)
@@ -79,9 +108,34 @@ def held_now(block: LocalBlock) -> tuple[Held, bool]:
     view = block.view
     live = view.is_contiguous() and view.device.type == "cpu" and not view.is_conj() and not view.is_neg()
     if not live:
-        view = view.resolve_conj().resolve_neg().to("cpu").contiguous()
+        view = as_integers(view.resolve_conj().resolve_neg()).to("cpu").contiguous().view(view.dtype)
     nbytes = view.numel() * view.element_size()
     return Held(block.box, Memory(view.data_ptr() if nbytes else 0, nbytes, view)), live
+
+
+def write_into(view: torch.Tensor, packed: torch.Tensor, *, name: str) -> None:
+    """Copy ``packed`` into the live ``view``, bit for bit.
+
+    Elements of an expanded tensor lie in the same place: raises `StateMismatch` if they are not to be the same.
+    """
+    for dim, (extent, stride) in enumerate(zip(view.shape, view.stride(), strict=True)):
+        if extent > 1 and stride == 0:
+            one = packed.narrow(dim, 0, 1)
+            if not torch.equal(as_integers(packed), as_integers(one.expand_as(packed))):
+                raise StateMismatch(
+                    f"{name} is expanded along dim {dim} here but was saved with all values", shape=[name]
+                )
+            view, packed = view.narrow(dim, 0, 1), one
+    if view.is_conj() or view.is_neg():
+        view.copy_(packed)
+    else:
+        as_integers(view).copy_(as_integers(packed))
+
+
+def as_integers(tensor: torch.Tensor) -> torch.Tensor:
+    """The same memory as integers: torch copies and compares those bit for bit, whatever the dtype."""
+    kind = _INTEGERS.get(tensor.element_size())
+    return tensor if kind is None else tensor.view(kind)
 
 
 def _runs_of(tensor: DTensor, name: str) -> tuple[tuple[tuple[int, int, int], ...], ...]:
@@ -94,7 +148,7 @@ def _runs_of(tensor: DTensor, name: str) -> tuple[tuple[tuple[int, int, int], ..
         if isinstance(placement, Replicate):
             continue
         if not hasattr(placement, "dim") or not hasattr(placement, "_split_tensor"):
-            raise CallError(f"{name} is placed as {placement}, which holds no plain block of it", tensor=name)
+            raise CallError(f"{name} is placed as {placement!r}, which holds no plain block of it", tensor=name)
         cuts.append((placement, mesh.size(axis), coordinate[axis]))
     return _runs(tuple(tensor.shape), tuple(cuts))
 

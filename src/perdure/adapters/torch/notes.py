@@ -1,0 +1,37 @@
+"""The board of `perdure.checkpoint.notes`, in the key-value store that the process group was made with."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import torch.distributed as dist
+from torch._C._distributed_c10d import PrefixStore
+
+from perdure.errors import LinkLost
+
+__all__ = ["StoreNotes"]
+
+_TIMEOUT_S = 10.0
+
+
+class StoreNotes:
+    """Notes in a connection of its own to torch's store, so that no background thread waits for what training does."""
+
+    def __init__(self) -> None:
+        own = dist.distributed_c10d._get_default_store().clone()  # type: ignore[attr-defined]  # the stubs lack it
+        own.set_timeout(timedelta(seconds=_TIMEOUT_S))
+        self._store = PrefixStore("perdure-notes", own)
+
+    def leave(self, name: str, text: bytes) -> None:
+        """Put ``text`` under ``name``."""
+        try:
+            self._store.set(name, text.decode())
+        except RuntimeError as error:
+            raise LinkLost(f"torch's store is gone: {error}") from error
+
+    def read(self, name: str) -> bytes | None:
+        """What was left under ``name``, at once."""
+        try:
+            return bytes(self._store.get(name)) if self._store.check([name]) else None
+        except RuntimeError as error:
+            raise LinkLost(f"torch's store is gone: {error}") from error

@@ -1,0 +1,115 @@
+"""Before the bytes of a save: what this rank has, what each rank will write, and under which epoch.
+
+Ranks exchange that once, and again only when the set of tensors has changed; otherwise a save asks nobody.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from perdure.checkpoint.framework import Framework
+from perdure.checkpoint.messages import Sample
+from perdure.clock import Deadline
+from perdure.codec.digest import TILE_BYTES, digest, n_tiles
+from perdure.errors import CallError, PerdureError, from_wire, to_wire
+from perdure.fabric import Fabric
+from perdure.process.environ import Placement
+from perdure.state.items import Capture
+from perdure.state.save import Offer, SavePlan, offer, settle
+from perdure.store import Run
+
+__all__ = ["Planner", "sample"]
+
+
+class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What ranks tell each other before a save whose plan is new."""
+
+    offer: Offer
+    epoch: int | None
+    error: dict[str, Any] | None
+
+
+class Planner:
+    """Keeps the plan and the epoch of one checkpointer. Called from the thread that trains, by all ranks alike."""
+
+    def __init__(
+        self, *, framework: Framework, fabric: Fabric, placement: Placement, run: Callable[[], Run], agree_s: float
+    ) -> None:
+        self._framework, self._fabric, self._placement = framework, fabric, placement
+        self._run, self._agree_s = run, agree_s
+        self._plan: SavePlan | None = None
+        self._planned_for: tuple[Any, Any] = ((), ())
+        self._epoch: int | None = None
+
+    def forget(self) -> None:
+        """Training goes on from a restored step: under a new epoch, and with tensors that may be others."""
+        self._plan, self._epoch = None, None
+
+    def plan(self, tree: Mapping[str, Any]) -> tuple[Capture, SavePlan, int]:
+        """Describe ``tree`` as it is now; return that, this rank's part of the save, and the epoch.
+
+        Raises `CallError` and its kinds: on every rank where a plan is made, else on the rank that cannot save.
+        """
+        capture = self._capture(tree)
+        keys = tuple((item.key, item.local) for item in capture.values)
+        if self._plan is not None and self._epoch is not None:
+            same = self._planned_for == (capture.tensors, keys)  # equal tuples of the very same items compare at once
+            if same or self._plan.offer == offer(capture, rank=self._fabric.rank):
+                self._planned_for = (capture.tensors, keys)
+                return capture, self._plan, self._epoch
+        self._plan, self._epoch = self._agree(offer(capture, rank=self._fabric.rank))
+        self._planned_for = (capture.tensors, keys)
+        return capture, self._plan, self._epoch
+
+    def _capture(self, tree: Mapping[str, Any]) -> Capture:
+        try:
+            return self._framework.capture(tree)
+        except CallError as error:
+            if self._epoch is None:  # the others are about to wait for this rank's offer: tell them
+                self._exchange(offer(Capture((), ()), rank=self._fabric.rank), None, to_wire(error))
+            raise
+
+    def _agree(self, mine: Offer) -> tuple[SavePlan, int]:
+        epoch, problem = self._epoch, None
+        if self._fabric.rank == 0 and epoch is None:
+            try:
+                place = self._placement
+                epoch = self._run().claim_epoch(f"{place.job} attempt {place.attempt} pid {os.getpid()}")
+            except PerdureError as error:
+                problem = to_wire(error)
+        told = self._exchange(mine, epoch, problem)
+        for each in told:
+            if each.error is not None:
+                raise from_wire(each.error)
+        plan = settle([each.offer for each in told], rank=self._fabric.rank)
+        agreed = told[0].epoch
+        assert agreed is not None, "rank 0 claimed an epoch or told why not"
+        return plan, agreed
+
+    def _exchange(self, mine: Offer, epoch: int | None, problem: dict[str, Any] | None) -> list[_Exchange]:
+        deadline = Deadline.after(self._agree_s, "all ranks to call save")
+        told = self._fabric.all_gather(msgspec.json.encode(_Exchange(mine, epoch, problem)), deadline=deadline)
+        return [msgspec.json.decode(each, type=_Exchange) for each in told]
+
+
+def sample(plan: SavePlan, capture: Capture, seq: int, *, owned: bool) -> list[Sample]:
+    """The digest of one tile of one replicated piece, another at each save, as this rank holds it.
+
+    Nothing if the piece belongs to a tensor that is not ``owned`` as asked: what is owned may be read until the fence.
+    """
+    if not plan.replicas:
+        return []
+    turn, which = divmod(seq, len(plan.replicas))
+    name, box = plan.replicas[which]
+    for item in capture.tensors:
+        if item.name == name and not item.local and item.owned is owned:
+            for held in item.held:
+                if held.box == box:
+                    view = held.memory.view()
+                    start = turn % max(1, n_tiles(view.nbytes)) * TILE_BYTES
+                    return [Sample(tensor=name, digest=digest(view[start : start + TILE_BYTES]))]
+    return []

@@ -1,0 +1,116 @@
+"""The nouns of the agent's controller: who is connected, what is kept, and what is to be done. See `generations`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Any
+
+from perdure.checkpoint.messages import Staged
+
+__all__ = ["Action", "Client", "Digest", "Drain", "Exit", "Generation", "Grant", "Phase", "Tell"]
+
+
+class Phase(Enum):
+    """Where a generation is in its life."""
+
+    FILLING = "filling"
+    COMPLETE = "complete"
+    DRAINING = "draining"
+    DURABLE = "durable"
+    UNDRAINED = "undrained"
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """One connection: a rank of a session, or a launcher (``local_rank`` is ``None``)."""
+
+    id: int
+    session: str = ""
+    rank: int = 0
+    world: int = 1
+    local_rank: int | None = None
+    local_world: int = 1
+
+
+@dataclass(slots=True)
+class Generation:
+    """One save; ``lanes`` maps each local rank to the segment that it fills."""
+
+    id: int
+    session: str
+    seq: int
+    step: int
+    world: int
+    local_world: int
+    plan_id: str
+    within_s: float | None = None
+    phase: Phase = Phase.FILLING
+    since: float | None = None
+    lanes: dict[int, int] = field(default_factory=dict)
+    staged: dict[int, Staged] = field(default_factory=dict)
+    digested: bool = False
+    slot: int | None = None
+    adopter: int | None = None
+    new_epoch: int | None = None
+
+    @property
+    def whole(self) -> bool:
+        """Whether every rank of the node has staged."""
+        return self.phase is not Phase.FILLING
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether no thread reads its segments any more."""
+        return self.phase in (Phase.DURABLE, Phase.UNDRAINED)
+
+    @property
+    def epoch(self) -> int:
+        """The epoch to commit it under: that of its session, or of the session that has adopted it."""
+        return self.lead.epoch if self.new_epoch is None else self.new_epoch
+
+    @property
+    def lead(self) -> Staged:
+        """What the lowest rank staged: epoch, base and meta are the same on all."""
+        return self.staged[min(self.staged)]
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Let ``client`` fill ``segment`` with ``nbytes``; make it if it is not there or too small."""
+
+    client: int
+    segment: int
+    seq: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """Send ``message`` to ``client``."""
+
+    client: int
+    message: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Digest:
+    """Hash the tiles of ``generation`` and write its packs' headers."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Write ``generation`` and commit it; ``base`` is the slot that its session went on from."""
+
+    generation: Generation
+    base: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Exit:
+    """Nobody needs the agent any more."""
+
+
+Action = Grant | Tell | Digest | Drain | Exit

@@ -1,0 +1,278 @@
+"""A small training run that prints a digest of everything after each step, and dies where it is told to.
+
+Two ranks or one, FSDP2 over gloo; a state of 4 MB: sharded parameters and moments, a replicated buffer and a tensor
+that no optimizer owns, a scheduler, a shuffled loader, dropout, every random generator. A line ``D <step> <digest>``
+is all that this rank holds after that step: two runs are the same if all their lines are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import os
+import pathlib
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, TensorDataset
+
+import perdure
+from perdure.checkpoint.config import Deadlines
+from perdure.errors import CallError, StorageFull
+from perdure.store import faults
+
+WIDTH, HIDDEN, SAMPLES = 64, 512, 512
+
+
+class Net(nn.Module):
+    """Three layers, dropout, and a buffer that each forward changes."""
+
+    def __init__(self, *, hidden: int, extra_layer: bool, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.inner = nn.Sequential(nn.Linear(WIDTH, hidden), nn.ReLU(), nn.Dropout(0.2), nn.Linear(hidden, hidden))
+        self.head = nn.Linear(hidden, WIDTH, dtype=dtype)
+        self.more = nn.Linear(WIDTH, WIDTH) if extra_layer else None
+        self.register_buffer("seen", torch.zeros(1000, dtype=torch.int64))
+        self.seen: Tensor
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.seen += 1
+        y = self.head(self.inner(x).to(self.head.weight.dtype)).float()
+        return y if self.more is None else self.more(y)
+
+
+def parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--to", required=True)
+    parser.add_argument("--steps", type=int, default=12)
+    parser.add_argument("--every", type=int, default=3)
+    parser.add_argument("--hidden", type=int, default=HIDDEN)
+    parser.add_argument("--head-dtype", default="float32")
+    parser.add_argument("--extra-layer", action="store_true")
+    parser.add_argument("--no-agent", action="store_true")
+    parser.add_argument("--deadlines", type=json.loads, default={}, help="fields of Deadlines as JSON")
+    parser.add_argument("--step-s", type=float, default=0.0, help="seconds that each step takes at least")
+    parser.add_argument("--step", type=int, help="restore this step")
+    parser.add_argument("--hold", default="", help="STEP:FILE, wait after the step until the file is there")
+    parser.add_argument("--explain", action="store_true", help="a digest for each part of the state too")
+    parser.add_argument(
+        "--whole", action="store_true", help="print W STEP DIGEST of the whole state, all ranks' shards"
+    )
+    parser.add_argument("--fault", default="", help="WHERE@STEP, once: the file FOLDER/WHERE@STEP says that it was")
+    parser.add_argument("--fault-rank", type=int, default=1)
+    return parser.parse_args()
+
+
+def local(tensor: Tensor) -> Tensor:
+    return tensor.to_local() if isinstance(tensor, dist.tensor.DTensor) else tensor
+
+
+def digest(*states: Any) -> str:
+    """A hash of nested states: every bit of every tensor that this rank holds, and all values."""
+    found = hashlib.sha256()
+
+    def add(value: Any) -> None:
+        if isinstance(value, Tensor):
+            own = local(value.detach()).contiguous()
+            found.update(f"{own.dtype}{tuple(own.shape)}".encode())
+            found.update(own.reshape(-1).view(torch.uint8).numpy().tobytes())
+        elif isinstance(value, dict):
+            for key, each in sorted(value.items(), key=lambda pair: str(pair[0])):
+                found.update(repr(key).encode())
+                add(each)
+        elif isinstance(value, list | tuple):
+            for each in value:
+                add(each)
+        else:
+            found.update(repr(value).encode())
+
+    add(states)
+    return found.hexdigest()[:16]
+
+
+def whole(value: Any) -> Any:
+    """``value`` with the whole tensor in place of each shard; called by all ranks together."""
+    if isinstance(value, dict):
+        return {key: whole(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [whole(each) for each in value]
+    return value.full_tensor() if isinstance(value, dist.tensor.DTensor) else value
+
+
+def die() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+class Fault:
+    """Kills this process, stops it, or makes it misbehave, once, at a place and step."""
+
+    def __init__(self, text: str, *, folder: str, mine: bool) -> None:
+        self.where, _, at = text.partition("@")
+        self.at = int(at) if at else -1
+        self._done = pathlib.Path(folder).with_name(text or "no-fault")
+        self._armed = bool(text) and mine and not self._done.exists()
+
+    def due(self, where: str, step: int) -> bool:
+        if not self._armed or (where, step) != (self.where, self.at):
+            return False
+        self._armed = False
+        self._done.touch()
+        return True
+
+    def arm(self, run: perdure.adapters.torch.attach.Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        def in_forward(*_: Any) -> None:
+            if self.due("forward", run.step):
+                die()
+
+        def in_step(*_: Any) -> None:
+            if self.due("optimizer", run.step):
+                with torch.no_grad():  # the step is half done
+                    local(next(model.parameters())).add_(1.0)
+                die()
+
+        model.register_forward_hook(in_forward)
+        optimizer.register_step_pre_hook(in_step)  # behind the fence of attach
+        if self.where in ("copy", "copy-agent"):
+            self._break_copies(run)
+        if self.where == "disk":
+            self._fill_disk(run)
+        if self.where == "waiting":
+            self._tell_waits(run)
+
+    def _break_copies(self, run: Any) -> None:
+        from perdure.state import save
+
+        whole = save.copy_many
+
+        def half(src: Any, dst: Any, nbytes: Any, **options: Any) -> None:
+            if threading.current_thread().name == "perdure-copy" and self.due(self.where, run.step):
+                some = len(src) // 2
+                whole(src[:some], dst[:some], nbytes[:some], **options)
+                whole(src[some:], dst[some:], nbytes[some:] // 2, **options)
+                if self.where == "copy":
+                    die()
+                os.kill(run.checkpointer._link.agent_pid, signal.SIGKILL)
+            whole(src, dst, nbytes, **options)
+
+        save.copy_many = half
+
+    def _fill_disk(self, run: Any) -> None:
+        """Refuse this rank's pack of the step, on its own way to the store."""
+        if not self._armed:
+            return
+        full = StorageFull("no space is left on the device")
+        ckpt = run.checkpointer
+        ckpt._store = faults.Faults(ckpt._store, [faults.Rule("put", faults.Fail(full), match=f"*{self.at:012d}-*")])
+        ckpt._run = None
+
+    def _tell_waits(self, run: Any) -> None:
+        """Make a file once this rank asks for a segment at the step: the test kills it while it waits."""
+        link = run.checkpointer._link
+        grant: Callable[..., Any] = link.grant
+
+        def told(begin: Any, deadline: Any) -> Any:
+            self.due("waiting", begin.step)
+            return grant(begin, deadline)
+
+        link.grant = told
+
+
+def main() -> None:
+    args = parse()
+    torch.set_num_threads(1)
+    rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
+    fault = Fault(args.fault, folder=args.to, mine=rank == args.fault_rank)
+    torch.manual_seed(0)
+    model = Net(hidden=args.hidden, extra_layer=args.extra_layer, dtype=getattr(torch, args.head_dtype))
+    if world > 1:
+        dist.init_process_group("gloo")
+        mesh = dist.init_device_mesh("cpu", (world,))
+        for part in (model.inner, model):
+            fully_shard(part, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
+    data = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(1))
+    loader = DataLoader(TensorDataset(data), 4, shuffle=True, drop_last=True)
+    torch.manual_seed(100 + rank)
+    count = torch.zeros(5000)
+
+    def everything() -> dict[str, Any]:
+        return {
+            "parameters": dict(model.named_parameters()),
+            "buffer": model.seen,
+            "count": count,
+            "optimizer": list(optimizer.state.values()),
+            "scheduler": scheduler.state_dict(),
+            "loader": loader.state_dict() if hasattr(loader, "state_dict") else None,
+            "rng": torch.get_rng_state(),
+        }
+
+    before = digest({**everything(), "loader": None})
+    try:
+        run = perdure.attach(
+            model,
+            optimizer,
+            scheduler=scheduler,
+            loader=loader,
+            extra={"count": count},
+            to=args.to,
+            every=args.every,
+            step=args.step,
+            agent=not args.no_agent,
+            deadlines=Deadlines(**args.deadlines),
+        )
+    except CallError:
+        print("untouched" if before == digest({**everything(), "loader": None}) else "touched", flush=True)
+        raise
+    print(f"R {run.step}", flush=True)
+
+    def print_whole() -> None:
+        if args.whole:
+            state = {name: value for name, value in everything().items() if name not in ("loader", "rng")}
+            print(f"W {run.step} {digest(whole(state))}", flush=True)
+
+    print_whole()
+    fault.arm(run, model, optimizer)
+    while run.step < args.steps:
+        for (batch,) in loader:
+            began = time.monotonic()
+            optimizer.zero_grad()
+            loss = (model(batch) - batch).square().mean()
+            loss.backward()
+            optimizer.step()
+            scheduler.step()
+            count += loss.item() if world == 1 else 1.0
+            now = {"loss": loss, **everything()}
+            print(f"D {run.step} {digest(now)}", flush=True)
+            print_whole()
+            if args.explain:
+                print(f"  {' '.join(f'{name}={digest(each)}' for name, each in now.items())}", flush=True)
+            if fault.due("leave", run.step):
+                sys.exit(0)
+            if fault.due("value", run.step):
+                scheduler.odd = object()  # type: ignore[attr-defined]  # no manifest can hold it
+            if fault.due("sleep", run.step):
+                time.sleep(30)
+            step, _, file = args.hold.partition(":")
+            give_up = time.monotonic() + 30
+            while step == str(run.step) and not os.path.exists(file) and time.monotonic() < give_up:
+                time.sleep(0.01)
+            time.sleep(max(0.0, began + args.step_s - time.monotonic()))
+            if run.step >= args.steps:
+                break
+    if world > 1:
+        dist.barrier()
+        dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
