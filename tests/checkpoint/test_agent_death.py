@@ -27,7 +27,6 @@ def goes_on_alone(place: Place, ranks: Ranks, undisturbed: Digests) -> None:
         assert "saves by itself" in lost[0]
         assert not [said for said in ranks.said(rank) if "could not save" in said], ranks.text()
     assert ranks.digests().items() <= undisturbed.items(), ranks.text()
-    assert place.agent_pid() is None
 
 
 def test_an_agent_killed_while_it_has_nothing_to_do(place: Place, undisturbed: Digests) -> None:

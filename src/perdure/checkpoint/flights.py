@@ -168,12 +168,20 @@ class Flights:
     # --- by this rank ------------------------------------------------------------------------------------------------
 
     def drain_alone(self, flight: Flight) -> None:
-        """Make a staged save durable without the agent, on the drainer's thread; once."""
+        """Make a staged save durable without the agent, on the drainer's thread; once.
+
+        Those before it, which the agent had, come first: all ranks drain in one order, or each waits for another step.
+        """
         with self._lock:
-            solo = flight.solo
-            if solo is None or flight.draining:
-                return
-            flight.draining = True
+            for each in self._flights.values():
+                if each.saved.seq <= flight.saved.seq and each.saved.is_staged and not each.draining:
+                    self._submit(each)
+
+    def _submit(self, flight: Flight) -> None:
+        solo = flight.solo
+        if solo is None:
+            return
+        flight.draining = True
         if flight.saved.settled:
             solo.release()
             return

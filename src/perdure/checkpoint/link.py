@@ -42,6 +42,7 @@ from perdure.wire import Link, connect
 __all__ = ["AgentLink", "Loan", "socket_path", "socket_prefix"]
 
 _LOOK_S = 0.5
+_FIRST_S = 3.0  # that the other ranks let local rank 0 have, so that a node does not start an agent for each of them
 _started: list[subprocess.Popen[bytes]] = []  # it outlives this process; kept so that nobody waits for it
 Received = tuple[Any, tuple[int, ...]]
 
@@ -250,9 +251,10 @@ class AgentLink:
 def _meet(hello: Hello, *, start: Sequence[str] | None, deadline: Deadline) -> tuple[Link, Welcome, tuple[int, ...]]:
     path = socket_path(job=hello.job, url=hello.url)
     agent: subprocess.Popen[bytes] | None = None
+    first = Deadline.after(0.0 if hello.local_rank == 0 else _FIRST_S, "the agent that local rank 0 starts")
     while True:
         link: Link | None = None
-        look = Deadline.after(0.0 if agent is None else _LOOK_S, "the node's agent")
+        look = Deadline.after(0.0 if agent is None and first.passed() else _LOOK_S, "the node's agent")
         try:
             link = connect(path, deadline=look, type=Message, max_body_bytes=MAX_MESSAGE_BYTES)
             link.send(hello, deadline=deadline)
@@ -267,8 +269,8 @@ def _meet(hello: Hello, *, start: Sequence[str] | None, deadline: Deadline) -> t
                 ended = f"; it ended with code {code}" if code else ""
                 log = path.with_suffix(".log")
                 raise AgentLost(f"the node's agent does not answer ({error}{ended}); its log is {log}") from error
-            if link is None and (agent is None or code is not None):  # the last one gave way to one that was leaving
-                agent = _start_agent(start, path)
+            if link is None and first.passed() and (agent is None or code is not None):
+                agent = _start_agent(start, path)  # the last one, if any, gave way to one that was leaving
 
 
 def _start_agent(command: Sequence[str], path: Path) -> subprocess.Popen[bytes]:

@@ -24,6 +24,7 @@ CATEGORIES = {
     "random generators": "rng",
     "schedule": "scheduler",
     "data position": "loader",
+    "step count": "run",
 }
 
 

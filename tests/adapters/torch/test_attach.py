@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import os
+import pickle
 import signal
 import time
 from collections.abc import Callable
@@ -268,6 +270,24 @@ def test_a_signal_ends_the_loop_at_the_next_cut_with_its_step_saved(ram_url: str
     again = Loop(f"{ram_url}-asked", every=100)
     assert again.step == 4
     assert again.go(9).state() == whole.state()
+
+
+# --- copies of the model ---------------------------------------------------------------------------------------------
+
+
+def test_a_model_can_be_copied_and_pickled_and_the_copy_is_not_watched(ram_url: str) -> None:
+    """As for an average of its weights or the best one so far, made after `attach`."""
+    model, optimizer = small()
+    run = attach(model, optimizer, to=ram_url, every=1, agent=False, deadlines=SHORT)
+    copies = [copy.deepcopy(model), pickle.loads(pickle.dumps(model))]  # noqa: S301
+    model(torch.ones(1)).backward()
+    optimizer.step()
+    for each in copies:
+        each(torch.ones(1))
+    assert run.checkpointer.steps() == []  # a forward of the model itself would have been the cut
+    model(torch.ones(1))
+    run.close()
+    assert run.checkpointer.steps() == [1]
 
 
 # --- what it takes ---------------------------------------------------------------------------------------------------

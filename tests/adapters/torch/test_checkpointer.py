@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gc
+import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,6 +14,7 @@ import pytest
 import torch
 from torch import nn
 
+from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.load import load
 from perdure.checkpoint import checkpointer as checkpointer_module
 from perdure.errors import (
@@ -24,7 +28,7 @@ from perdure.errors import (
     Superseded,
 )
 from perdure.store import Ram, Run, open_store
-from perdure.store.faults import Corrupt, Fail, Faults, Rule
+from perdure.store.faults import Corrupt, Delay, Fail, Faults, Rule
 
 from .trips import DTYPE_NAMES, assert_same, bits, filled
 
@@ -162,6 +166,33 @@ def test_saves_need_not_be_awaited_one_by_one(checkpointer: Make, ram_url: str) 
     assert [each.committed().slot for each in saves] == list(range(1, 8))
     for step in range(1, 8):
         assert load(ram_url, step=step)["w"].tolist() == [step] * 100
+
+
+def test_a_store_slower_than_the_loop_holds_the_loop_up_and_not_more_than_two_steps_in_memory(
+    checkpointer: Make,
+) -> None:
+    slow = Faults(Ram(), [Rule("put", Delay(0.05), match="packs/*", times=None)])
+    ckpt = checkpointer(slow)
+    for step in range(1, 7):
+        ckpt.save(step, {"w": torch.full((100,), step)})
+        assert len(ckpt.in_flight) <= 3  # two whole ones, and the one whose end is being told
+    ckpt.close()
+    assert ckpt.steps() == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_closed_checkpointer_leaves_no_thread_and_no_memory(ram_url: str) -> None:
+    before = set(threading.enumerate())
+    ckpt = Checkpointer(ram_url, agent=False)
+    model = nn.Linear(100, 100)
+    ckpt.save(1, {"model": model}).committed()
+    ckpt.close()
+    known = weakref.ref(ckpt), weakref.ref(model)
+    for thread in set(threading.enumerate()) - before:
+        thread.join(5)
+        assert not thread.is_alive()
+    del ckpt, model
+    gc.collect()
+    assert [each() for each in known] == [None, None]
 
 
 def test_a_tree_may_change_between_saves(checkpointer: Make, ram_url: str) -> None:

@@ -260,6 +260,14 @@ def test_what_workers_draw_differs_between_epochs_and_is_alike_in_every_run() ->
     assert first[0] != first[1]
 
 
+def test_the_workers_of_each_rank_draw_numbers_of_their_own() -> None:
+    def drawn(rank: int) -> list[list[float]]:
+        loader = make_resumable(DataLoader(Noisy(), batch_size=4, num_workers=1), seed=0, rank=rank, world=2)
+        return [batch.tolist() for batch in loader]
+
+    assert drawn(0)[0] != drawn(1)[0]
+
+
 # --- what it takes and what not --------------------------------------------------------------------------------------
 
 
