@@ -286,6 +286,15 @@ def test_a_save_begun_after_a_rank_left_fails_at_once() -> None:
     assert not grants(actions)
 
 
+def test_a_save_begun_after_a_rank_could_not_stage_it_and_left_is_told_that_reason() -> None:
+    a, b = rank(0), rank(1)
+    machine = met(a, b)
+    machine.abandoned(b, Abandon(seq=1, error=to_wire(FULL)), FULL)
+    machine.left(b.id, 1.0)
+    assert [type(error) for error in failures(machine.begun(a, begin()), a)] == [StorageFull]
+    assert [type(error) for error in failures(machine.begun(a, begin(2, 20)), a)] == [RankFailed]
+
+
 def test_a_save_of_which_a_staged_rank_has_left_fails_once_for_all_when_another_begins() -> None:
     a, b, c = rank(0, world=3), rank(1, world=3), rank(2, world=3)
     machine = met(a, b, c)

@@ -360,4 +360,4 @@ class _Node(RuleBasedStateMachine):
 
 
 TestNode = _Node.TestCase
-TestNode.settings = settings(max_examples=200, stateful_step_count=20, deadline=None, report_multiple_bugs=False)
+TestNode.settings = settings(max_examples=100, stateful_step_count=20, deadline=None, report_multiple_bugs=False)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.errors import CallError
+from perdure.errors import CallError, PerdureError, Superseded
 from perdure.supervisor.config import RunConfig
 from perdure.supervisor.policy import (
     Action,
@@ -51,6 +51,16 @@ def test_a_job_succeeds_when_every_rank_has_ended_well() -> None:
     assert policy.handle(RankEnded(1, code=0), 1.0) == []
     assert policy.handle(RankEnded(0, code=0), 2.0) == [KillTree()]
     assert policy.handle(TreeGone(), 2.0) == [Succeed()]
+    assert policy.state is State.DONE
+
+
+@pytest.mark.parametrize("error", [CallError, Superseded])
+def test_an_exit_code_that_asks_for_a_person_or_another_call_ends_the_job(error: type[PerdureError]) -> None:
+    policy = job()
+    policy.handle(Progressed(5), 0.0)
+    (action,) = fail(policy, code=error.exit_code)
+    assert isinstance(action, Fail)
+    assert "a restart cannot help" in action.reason
     assert policy.state is State.DONE
 
 

@@ -97,14 +97,14 @@ class Machine:
         generation = self._find(client.session, begin.seq)
         if client.local_rank is None or (generation is not None and self._has_begun(client, generation)):
             raise ProtocolError(f"rank {client.rank} may not begin save {begin.seq} now")
+        failed = self._failed.get((client.session, begin.seq))
+        if failed is not None:  # on another rank, before this one came
+            return [Tell(client.id, Failed(seq=begin.seq, error=failed))]
         if client.session in self._departed:
             error = left_early(begin.step, self._departed[client.session])
             if generation is not None:
                 return self._fail(generation, error) + self._settle()
             return [Tell(client.id, Failed(seq=begin.seq, error=to_wire(error)))]
-        failed = self._failed.get((client.session, begin.seq))
-        if failed is not None:  # on another rank, before this one came
-            return [Tell(client.id, Failed(seq=begin.seq, error=failed))]
         if generation is None:
             self._ids += 1
             generation = Generation(

@@ -24,7 +24,8 @@
 **The budget counts restarts without progress.** Progress is a step beyond the best of all attempts before; steps done
 again after a restore are not progress. So a job that loses a node a day runs for ever, and one that dies at the same
 step each time does not. **A repeated failure ends the job early**: the same end and last words twice in a row without
-progress (`causes`).
+progress (`causes`). And an exit code of the error tree that asks for a person or another call (73, 64) ends it at once:
+above all an attempt that a newer one has superseded must not come back and supersede that one in turn.
 
 **Settling.** Peers of a rank that raised can be gone before it is: its own exit takes longer than their lost
 connection. A moment lets it end by itself, so that it is seen to have failed and not to have been terminated. A death
@@ -46,6 +47,7 @@ import enum
 import random
 import signal
 
+from perdure.errors import CallError, NeedsPerson
 from perdure.supervisor.causes import Death, first_cause, same_failure
 from perdure.supervisor.config import RunConfig
 from perdure.supervisor.vocabulary import (
@@ -85,6 +87,7 @@ __all__ = [
     "excuse",
 ]
 
+_NO_USE = frozenset({CallError.exit_code, NeedsPerson.exit_code})
 _AT_EXIT = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS})
 _SAME_REQUEST_S = 0.5
 _SETTLE_S = 0.3
@@ -219,6 +222,8 @@ class Policy:
             self._restarts_in_a_row, self._last_cause = 0, None
         if self._config.max_restarts == 0:
             return self._finish(Fail("no restart is allowed (max_restarts is 0)", cause, others))
+        if cause.code in _NO_USE:
+            return self._finish(Fail("its exit code says that a restart cannot help", cause, others))
         if same_failure(cause, self._last_cause):
             return self._finish(
                 Fail("it failed the same way twice without a new step: a restart cannot help", cause, others)
