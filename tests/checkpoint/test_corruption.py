@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import Forker, Place, Ranks
+from conftest import Forker, Place, Ranks, await_that
 
 Digests = Mapping[tuple[int, int], str]
 STEPS = ("--steps", "12", "--every", "3")
@@ -125,6 +125,7 @@ def test_in_memory_alone_the_committed_step_before_is_taken(place: Place, undist
     place.start_agent({"verb": "put", "match": "packs/*000000000006-*", "do": "hold"})
     ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/never")
     ranks.await_line("^D 7 ", ranks=(0, 1))
+    await_that(lambda: place.steps() == [3], "step 3 to be durable")  # before its memory is spoiled too
     ranks.kill_all()
     flip_memory(place, local_rank=0)
     again = place.start(*STEPS)

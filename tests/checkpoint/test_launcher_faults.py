@@ -41,7 +41,7 @@ def digests(text: str) -> dict[tuple[int, int], str]:
 
 def test_a_killed_rank_costs_seconds_and_no_bit(place: Place, undisturbed: Digests) -> None:
     argv = ("--steps", "12", "--every", "3", "--fault", "forward@7")
-    out, _ = perdure_run(place, *argv).communicate(timeout=60)
+    out, _ = perdure_run(place, *argv).communicate(timeout=100)
     text = out.decode()
     assert "the job succeeded in attempt 2 of this run" in text, text
     assert "was killed by SIGKILL after step 7" in text
@@ -59,13 +59,13 @@ def test_a_killed_rank_costs_seconds_and_no_bit(place: Place, undisturbed: Diges
 def test_a_launcher_that_is_asked_to_stop_saves_one_step_and_leaves_nothing(
     place: Place, undisturbed: Digests, number: signal.Signals
 ) -> None:
-    launcher = perdure_run(place, "--steps", "400", "--every", "3", "--step-s", "0.05")
+    launcher = perdure_run(place, "--steps", "400", "--every", "3", "--step-s", "0.1")
     seen = read_until(launcher, r"\[1\] D 4 ")
     if number == signal.SIGINT:
         os.killpg(launcher.pid, signal.SIGINT)
     else:
         launcher.terminate()
-    out, _ = launcher.communicate(timeout=30)
+    out, _ = launcher.communicate(timeout=60)
     text = seen + out.decode()
     assert launcher.returncode == 128 + number, text
     (step,) = {int(found) for found in re.findall(r"all ranks stop after step (\d+)", text)}

@@ -10,7 +10,7 @@ import pytest
 from conftest import Place, Ranks, await_that
 
 Digests = Mapping[tuple[int, int], str]
-LONG = ("--steps", "400", "--every", "3", "--step-s", "0.03")
+LONG = ("--steps", "400", "--every", "3", "--step-s", "0.08")
 
 
 def stopped_at(place: Place, ranks: Ranks, code: int) -> int:

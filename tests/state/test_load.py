@@ -334,6 +334,7 @@ def test_tensors_that_are_tied_here_but_were_saved_apart_are_refused() -> None:
         saved = saved_as(item("a", fill=1, local=local), item("b", fill=2, local=local))
         error = mismatch(saved, [item("a", aliases=("b",), local=local)])
         assert "a and b are one tensor here but were saved as two" in str(error)
+        assert (error.missing, error.unexpected) == ([], [])
 
 
 def test_a_name_of_a_tied_tensor_that_was_not_saved_is_missing() -> None:

@@ -168,6 +168,24 @@ def test_a_tree_may_be_nested_and_is_filled_in_place() -> None:
     assert_same(net.state_dict(), one["nets"]["deeper"]["b"].state_dict())
 
 
+VIEWS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "transposed": lambda t: t.t(),
+    "strided": lambda t: t[::2, 1:],
+    "expanded": lambda t: t[:1].expand(3, 4),
+    "conjugate": lambda t: torch.view_as_complex(t.reshape(-1, 2)).conj(),
+    "negative": lambda t: torch.view_as_complex(t.reshape(-1, 2)).conj().imag,
+}
+
+
+@pytest.mark.parametrize("form", VIEWS)
+def test_views_of_any_form_are_filled_in_place(form: str) -> None:
+    one, live = (VIEWS[form](torch.arange(first, first + 24.0).reshape(6, 4)) for first in (1, 100))
+    place = live.data_ptr()
+    restore(save({"w": one}), {"w": live})
+    assert live.data_ptr() == place
+    assert torch.equal(live, one)
+
+
 def test_an_empty_tree_is_saved_and_restored() -> None:
     restore(save({}), {})
     restore(save({"a": {}}), {"a": {}})
@@ -374,12 +392,14 @@ def test_a_tree_that_has_not_changed_gives_the_very_same_description() -> None:
         lambda tree: tree.pop("optimizer"),
         lambda tree: tree["model"].register_buffer("more", torch.zeros(1)),
         lambda tree: setattr(tree["model"], "tied", tree["model"].weight),
+        lambda tree: tree.__setitem__("c", tree["c"].conj()),
     ],
-    ids=range(12),
+    ids=range(13),
 )
 def test_any_change_of_a_tensor_gives_another_description(change: Callable[[dict[str, Any]], Any]) -> None:
     framework, model = TorchFramework(), nn.Linear(2, 2)
     tree = {"model": model, "optimizer": stepped(model), "w": torch.arange(6.0).reshape(2, 3)}
+    tree["c"] = torch.tensor([1 + 2j])
     first = framework.capture(tree)
     change(tree)
     second = framework.capture(tree)

@@ -172,6 +172,8 @@ class Overlapping(nn.Module):
     def __init__(self, fill: float) -> None:
         super().__init__()
         self.base = nn.Parameter(torch.full((6,), fill))
+        self.register_buffer("quarter", self.base.detach()[:4].view(2, 2))
+        self.register_buffer("turned quarter", self.base.detach()[:4].view(2, 2).t())
         self.register_buffer("front", self.base.detach()[:4])
         self.register_buffer("back", self.base.detach()[2:])
         self.register_buffer("square", self.base.detach().view(2, 3))
@@ -183,7 +185,7 @@ def test_views_that_overlap_are_saved_each_and_come_back_alike() -> None:
     with torch.no_grad():
         one.base.copy_(torch.arange(6.0))
     saved = save({"m": one})
-    assert len(saved.catalog.tensors) == 5
+    assert len(saved.catalog.tensors) == 7
     restore(saved, {"m": live})
     assert_same(live.state_dict(), one.state_dict())
     assert live.front.data_ptr() == live.base.data_ptr()
