@@ -21,7 +21,6 @@ from perdure.adapters.torch.modules import ModuleState, modules_of, parameter_na
 from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.optimizers import capture_optimizer, prepare_optimizer
 from perdure.adapters.torch.target import Target, TensorSink
-from perdure.adapters.torch.tensors import without_bytes
 from perdure.adapters.torch.tree import inner_key, is_stateful, leaves
 from perdure.errors import CallError, StateMismatch
 from perdure.state.index import Catalog
@@ -90,13 +89,10 @@ class _Known:
     item: TensorItem
 
 
-def _local(tensor: torch.Tensor) -> torch.Tensor:
-    return tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-
-
-def _facts(tensor: torch.Tensor, *more: Any) -> tuple[Any, ...]:
-    local = _local(tensor)
-    return (local.data_ptr(), local.shape, local.stride(), local.dtype, tensor.shape, *more)
+def _facts(tensor: torch.Tensor, more: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What may change of a tensor while it is the same object; only for those that have plain bytes."""
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return (local.data_ptr(), local.device, local.shape, local.stride(), local.dtype, tensor.shape, more)
 
 
 class _Collect:
@@ -175,10 +171,9 @@ class _Collect:
     ) -> None:
         self._take(f"tensor {name}", name)
         mine = owned or id(tensor) in self.owned
+        more = (aliases, local, on_resize, mine, alike)
         known = self.known.get(name)
-        dense = without_bytes(_local(tensor)) is None and tensor.device.type == "cpu"
-        facts = _facts(tensor, aliases, local, on_resize, mine, alike) if dense else ()
-        if known is not None and known.tensor is tensor and known.facts == facts:
+        if known is not None and known.tensor is tensor and known.facts == _facts(tensor, more):
             self.now[name] = known
             self.tensors.append(known.item)
             return
@@ -187,8 +182,8 @@ class _Collect:
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
         item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, mine and live, on_resize, alike)
         self.tensors.append(item)
-        if live and dense:
-            self.now[name] = _Known(tensor, facts, item)
+        if live:
+            self.now[name] = _Known(tensor, _facts(tensor, more), item)
 
 
 class _Preparation:
