@@ -97,27 +97,35 @@ class Restoring:
             candidates = [each for each in candidates if each.step == step]
             if not candidates:
                 raise BlobMissing(
-                    f"step {step} is not there to restore; `perdure checkpoint ls` shows what is", step=step
+                    f"step {step} is not there to restore, neither in memory nor committed; steps() lists what is",
+                    step=step,
                 )
         notes: list[str] = []
         last: PerdureError | None = None
+        written = False
         for candidate in candidates:
             last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
             if last is None and opened is not None:
+                written = True
                 last, report = self._vote(lambda o=opened: load(o.catalog, o.matches, o.sources))  # type: ignore[misc]
+                if last is None:
+                    last, _ = self._vote(lambda o=opened: self._hand_over(o))  # type: ignore[misc]
                 if last is None and report is not None:
-                    opened.target.finish(opened.catalog, rank=self._fabric.rank, world=self._fabric.world)
                     return self._done(candidate, report, [*notes, *opened.notes], time.monotonic() - began)
             assert last is not None
             if not isinstance(last, IntegrityError):
-                raise last
+                break
             notes.append(f"step {candidate.step} could not be used ({last})")
-        if last is not None:
-            raise type(last)(
-                f"no step can be restored, and the live state may be half written: do not train on; {last}",
-                **last.facts,
-            )
-        return None
+        if last is None:
+            return None
+        if not written:
+            raise last
+        raise type(last)(
+            f"no step can be restored, and the live state may be half written: do not train on; {last}", **last.facts
+        )
+
+    def _hand_over(self, opened: _Opened) -> None:
+        opened.target.finish(opened.catalog, rank=self._fabric.rank, world=self._fabric.world)
 
     def _line_up(self, step: int | None) -> list[Candidate]:
         problem: dict[str, Any] | None = None

@@ -51,7 +51,7 @@ def load(
     for pattern in names:
         if pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in every):
             raise CallError(
-                f"no tensor of step {commit.step} is called {pattern!r}; `perdure checkpoint show` lists them"
+                f"no tensor of step {commit.step} is called {pattern!r}; there are {', '.join(sorted(every)[:5])}, ..."
             )
     found: dict[int, torch.Tensor] = {}
     matches = []
