@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 
-from perdure.checkpoint.messages import Staged
 from perdure.errors import DeadlineExceeded, PerdureError, RankFailed, ReplicaMismatch, StateMismatch
 
 __all__ = ["another_save", "disagreement", "late", "left_early"]
@@ -46,18 +45,17 @@ def late(step: int, *, unstaged: Mapping[int, int], waiting: Set[int], within_s:
     )
 
 
-def disagreement(step: int, staged: Mapping[int, Staged]) -> PerdureError | None:
-    """Compare what the ranks say of the values and pieces that they hold in common."""
+def disagreement(step: int, said: Iterable[tuple[int, Mapping[str, str]]]) -> PerdureError | None:
+    """Compare the digests that ranks, as ``(rank, said)``, give of the values and pieces that they hold in common."""
     seen: dict[str, tuple[int, str]] = {}
-    for _, each in sorted(staged.items()):
-        said = {sample.tensor: sample.digest for sample in each.samples} | each.value_digests
-        for name, digest in said.items():
-            rank, known = seen.setdefault(name, (each.index.rank, digest))
+    for other, digests in said:
+        for name, digest in digests.items():
+            rank, known = seen.setdefault(name, (other, digest))
             if known != digest:
                 return ReplicaMismatch(
-                    f"step {step} was not saved: {name} is not the same on ranks {rank} and {each.index.rank}; "
+                    f"step {step} was not saved: {name} is not the same on ranks {rank} and {other}; "
                     "give what differs by intent as perdure.RankLocal(...)",
                     tensor=name,
-                    ranks=[rank, each.index.rank],
+                    ranks=[rank, other],
                 )
     return None

@@ -304,7 +304,6 @@ class Checkpointer:
         saved.nbytes = plan.raw_nbytes
         flight.order = order = Order(epoch, step, saved.seq, self._base_slot, dict(meta or {}), metric, pin)
         segment, release = self._segment(flight, plan)
-        flight.solo = SoloSave(saved, order, index, segment, plan.raw_nbytes, release)
         try:
             copy_writes(plan, capture, segment.address, which=lambda owned: not owned)
         except BaseException:
@@ -323,9 +322,11 @@ class Checkpointer:
                 raise
             finally:
                 copied.set()
-            said = samples + sample(plan, capture, saved.seq, owned=True)
+            both = samples + sample(plan, capture, saved.seq, owned=True)
+            said = {each.tensor: each.digest for each in both} | shared
+            flight.solo = SoloSave(saved, order, index, segment, plan.raw_nbytes, release, said)
             saved.note_staged()
-            self._staged(flight, index, said, shared, plan.raw_nbytes)
+            self._staged(flight, index, both, shared, plan.raw_nbytes)
 
         self._copier.submit(finish, lambda error: self._flights.stage_failed(flight, error))
 

@@ -138,7 +138,9 @@ class Machine:
         generation.staged[client.local_rank] = staged
         if len(generation.staged) < generation.local_world:
             return []
-        differs = disagreement(generation.step, generation.staged)
+        differs = disagreement(
+            generation.step, [(each.index.rank, each.said) for _, each in sorted(generation.staged.items())]
+        )
         if differs is not None:
             return self._fail(generation, differs) + self._settle()
         generation.phase = Phase.COMPLETE

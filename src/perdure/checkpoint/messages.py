@@ -111,6 +111,11 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     metric: float | None = None
     pinned: bool = False
 
+    @property
+    def said(self) -> dict[str, str]:
+        """What this rank says of all that it holds in common with others: name to digest."""
+        return {sample.tensor: sample.digest for sample in self.samples} | self.value_digests
+
 
 class Abandon(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="abandon"):
     """The rank could not stage; the save fails on every rank with this error."""

@@ -9,6 +9,7 @@ deleted. The store of the run is no place for notes: it may be what failed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import msgspec
@@ -59,6 +60,16 @@ class FailureNotes:
         if "from_rank" in theirs.facts:  # rank 0 passes on what it heeded
             raise theirs
         raise type(theirs)(f"rank {rank}: {theirs}", **theirs.facts, from_rank=rank)
+
+    def say(self, seq: int, digests: Mapping[str, str]) -> None:
+        """Tell rank 0 the digests of what this rank holds in common with others in save ``seq``."""
+        if self._notes is not None:
+            self._notes.leave(f"{self._session}/{seq}/said-{self._rank}", msgspec.json.encode(dict(digests)))
+
+    def said(self, seq: int, rank: int) -> dict[str, str]:
+        """What ``rank`` has said of save ``seq``; it does so before it writes its part."""
+        text = None if self._notes is None else self._notes.read(f"{self._session}/{seq}/said-{rank}")
+        return {} if text is None else msgspec.json.decode(text, type=dict[str, str])
 
     def _name(self, seq: int, of_rank_0: bool) -> str:
         return f"{self._session}/{seq}/{'given-up' if of_rank_0 else 'failed'}"

@@ -7,10 +7,11 @@ others wait for that commit. All of it in the background, under deadlines, and g
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from perdure.checkpoint import drain
+from perdure.checkpoint.blame import disagreement
 from perdure.checkpoint.notes import FailureNotes
 from perdure.checkpoint.packs import seal_pack
 from perdure.checkpoint.saved import Outcome, Saved
@@ -35,6 +36,8 @@ class SoloSave:
     segment: Segment
     raw_nbytes: int
     release: Callable[[], None]
+    said: Mapping[str, str] = field(default_factory=dict)
+    """Digests of what this rank holds in common with others."""
 
 
 def drain_alone(
@@ -53,21 +56,27 @@ def drain_alone(
         nbytes = seal_pack(save.index, save.segment.view)
         packs = [(save.index, save.segment.view[:nbytes])]
         if rank == 0:
-            made = _lead(run, save.order, packs, world=world, deadline=deadline, notes=notes)
+            made = _lead(run, save, packs, world=world, deadline=deadline, notes=notes)
         else:
+            notes.say(save.order.seq, save.said)
             made = _follow(run, save.order, packs, rank=rank, deadline=deadline, after=after, notes=notes)
         return Outcome(made.slot, save.raw_nbytes, nbytes, time.monotonic() - began)
     finally:
         save.release()
 
 
-def _lead(run: Run, order: drain.Order, packs: Packs, *, world: int, deadline: Deadline, notes: FailureNotes) -> Commit:
-    """Rank 0: write, wait for the others, commit. What fails before the commit is tried is final."""
+def _lead(run: Run, save: SoloSave, packs: Packs, *, world: int, deadline: Deadline, notes: FailureNotes) -> Commit:
+    """Rank 0: write, wait for the others, compare, commit. What fails before the commit is tried is final."""
+    order = save.order
     writers = [f"rank{each}" for each in range(world)]
     mine = None
     try:
         mine = drain.write_part(run, order, writer=writers[0], packs=packs)
         parts = drain.await_parts(run, order, writers=writers, deadline=deadline, heed=lambda: notes.heed(order.seq))
+        others = [(rank, notes.said(order.seq, rank)) for rank in range(1, world)]
+        differs = disagreement(order.step, [(0, save.said), *others])
+        if differs is not None:
+            raise differs
     except PerdureError as error:
         error.facts["final"] = True
         if mine is not None:

@@ -18,6 +18,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.load import load
+from perdure.errors import ReplicaMismatch
 from perdure.events import Log
 
 from . import gloo
@@ -168,3 +169,17 @@ def test_the_buffers_of_rank_0_are_saved_as_data_parallelism_would_spread_them(t
     assert all(same)
     assert all(again)
     assert load(tmp_path)["model.1.running_mean"].tolist() == mean
+
+
+@pytest.mark.parametrize("what", ["value", "tensor"])
+def test_without_an_agent_too_ranks_must_agree_on_what_they_hold_in_common(tmp_path: Path, what: str) -> None:
+    def work() -> Any:
+        ckpt = Checkpointer(tmp_path, agent=False, deadlines=SHORT, log=Log(stream=io.StringIO()))
+        held = dist.get_rank() if what == "value" else torch.full((3,), float(dist.get_rank()))
+        with pytest.raises(ReplicaMismatch, match="held is not the same on ranks 0 and 1"):
+            ckpt.save(1, {"held": held}).committed()
+        ckpt.save(2, {"held": 7 if what == "value" else torch.full((3,), 7.0)}).committed()
+        ckpt.close()
+        return ckpt.steps()
+
+    assert gloo.run(2, work) == [[2], [2]]
