@@ -195,7 +195,11 @@ def test_a_second_request_kills_at_once(launch: Launch) -> None:
 
 
 def test_a_closed_terminal_stops_the_job_unless_it_was_started_to_outlive_it(launch: Launch) -> None:
-    stopped = launch("say('up'); time.sleep(100)", nproc=1)
+    ours = signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests themselves may have been started by nohup
+    try:
+        stopped = launch("say('up'); time.sleep(100)", nproc=1)
+    finally:
+        signal.signal(signal.SIGHUP, ours)
     stopped.await_files("up")
     stopped.process.send_signal(signal.SIGHUP)
     assert stopped.end()[0] == 129

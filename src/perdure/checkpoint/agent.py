@@ -232,6 +232,7 @@ class Agent:
         client = Client(
             self._ids,
             session=hello.session,
+            run=hello.run,
             rank=hello.rank,
             world=hello.world,
             local_rank=hello.local_rank if is_rank else None,
@@ -273,6 +274,7 @@ class Agent:
             ranks=sorted(staged.index.rank for staged in generation.staged.values()),
             slot=generation.slot,
             base_slot=self.machine.base_of(generation),
+            run=generation.run,
         )
 
     def _lend(self, connection: int, generation_id: int) -> None:

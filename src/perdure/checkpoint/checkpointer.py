@@ -47,6 +47,8 @@ from perdure.store import Run, Store
 
 __all__ = ["Checkpointer"]
 
+_STEPS = 10**12  # what the name of a part has room for
+
 
 class Checkpointer:
     """Saves steps of a run to ``store`` and restores them. Every rank makes one and calls it alike.
@@ -127,6 +129,8 @@ class Checkpointer:
         Raises `CallError` and its kinds for what cannot be saved, on every rank alike where ranks disagree.
         """
         began = time.perf_counter()
+        if type(step) is not int or not 0 <= step < _STEPS:
+            raise CallError(f"step is {step!r}; a step is a whole number from 0 on", step=repr(step))
         self._engage()
         self._seq += 1
         to_be_told_s = self.deadlines.agent_s  # whoever misses a deadline is named by the agent, or by rank 0

@@ -116,6 +116,7 @@ class Machine:
                 local_world=client.local_world,
                 plan_id=begin.plan_id,
                 within_s=begin.within_s,
+                run=client.run,
             )
             self.generations.append(generation)
         if (generation.step, generation.plan_id) != (begin.step, begin.plan_id):

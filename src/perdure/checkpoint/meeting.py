@@ -62,18 +62,18 @@ class Meeting:
         if self.fabric.rank == 0:
             try:
                 run = self.open_run()
-                proposal = {"session": uuid.uuid4().hex}
+                proposal = {"session": uuid.uuid4().hex, "run": run.marker.run}
             except PerdureError as error:
                 proposal = {"error": to_wire(error)}
         said = self._gather(proposal, "all ranks to open the run")[0]
         if "error" in said:
             raise from_wire(said["error"])
         session: str = said["session"]
-        link = None if self.start_agent is None else self._meet_agent(session)
+        link = None if self.start_agent is None else self._meet_agent(session, said["run"])
         page = link.page if link is not None else self._share_page()
         return Met(session, run, link, page)
 
-    def _meet_agent(self, session: str) -> AgentLink | None:
+    def _meet_agent(self, session: str, run_id: str) -> AgentLink | None:
         place = self.placement
         hello = Hello(
             protocol=PROTOCOL,
@@ -82,6 +82,7 @@ class Meeting:
             url=self.url,
             attempt=place.attempt_id if place.mark else session,  # else two attempts of one name would share a page
             session=session,
+            run=run_id,
             rank=self.fabric.rank,
             world=self.fabric.world,
             local_rank=place.local_rank,

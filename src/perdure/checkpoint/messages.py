@@ -56,6 +56,7 @@ class Hello(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     url: str = ""
     attempt: str = ""
     session: str = ""
+    run: str = ""
     rank: int = 0
     world: int = 1
     local_rank: int = 0
@@ -171,6 +172,7 @@ class Generation(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True
     world: int
     ranks: list[int]
     slot: int | None
+    run: str = ""
     base_slot: int | None = None
     """the slot that its session went on from"""
 

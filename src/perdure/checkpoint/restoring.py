@@ -132,7 +132,10 @@ class Restoring:
         chain: list[SlotFacts] | None = None
         try:
             if self._link is not None:
-                self._mine = self._link.generations(Deadline.after(self._deadlines.agent_s, "the agent's generations"))
+                deadline = Deadline.after(self._deadlines.agent_s, "the agent's generations")
+                # One that was deleted and begun again is another run: what memory holds of the old one stays there.
+                mine = self._run.marker.run
+                self._mine = [each for each in self._link.generations(deadline) if each.run == mine]
         except (AgentLost, DeadlineExceeded):
             self._mine = []  # the store still has what is committed
         if self._fabric.rank == 0:

@@ -27,6 +27,7 @@ class Client:
 
     id: int
     session: str = ""
+    run: str = ""
     rank: int = 0
     world: int = 1
     local_rank: int | None = None
@@ -53,6 +54,7 @@ class Generation:
     slot: int | None = None
     adopter: int | None = None
     new_epoch: int | None = None
+    run: str = ""
 
     @property
     def whole(self) -> bool:

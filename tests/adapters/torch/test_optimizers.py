@@ -203,13 +203,30 @@ def test_other_groups_do_not_fit_and_change_nothing(kind: str) -> None:
         assert caught.value.unexpected == ["body.weight", "conv.bias"]
 
 
-def test_an_optimizer_of_parameters_that_no_module_names_is_saved_by_position() -> None:
+def test_an_optimizer_of_parameters_that_would_not_be_saved_is_refused() -> None:
+    one = nn.Parameter(torch.ones(3))
+    for without in ({}, {"model": nn.Linear(1, 1)}, {"masters": [one]}):
+        with pytest.raises(CallError, match="parameter 0 of group 0 of optimizer is in no module"):
+            save({"optimizer": torch.optim.SGD([one]), **without})
+
+
+def test_an_optimizer_of_another_class_is_refused_before_a_byte_is_written() -> None:
+    model = nn.Linear(2, 2)
+    saved = save({"model": model, "optimizer": torch.optim.AdamW(model.parameters())})
+    live = nn.Linear(2, 2)
+    before = live.weight.clone()
+    with pytest.raises(StateMismatch, match="optimizer is SGD here, AdamW in the checkpoint"):
+        restore(saved, {"model": live, "optimizer": torch.optim.SGD(live.parameters())})
+    assert torch.equal(live.weight, before)
+
+
+def test_an_optimizer_of_tensors_that_stand_in_the_tree_goes_by_their_names() -> None:
     one, live = nn.Parameter(torch.ones(3)), nn.Parameter(torch.zeros(3))
     optimizer, again = torch.optim.AdamW([one]), torch.optim.AdamW([live])
     one.grad = torch.ones(3)
     optimizer.step()
     saved = save({"optimizer": optimizer, "weight": one})
-    assert "optimizer.state.group0.0.exp_avg" in saved.catalog.tensors
+    assert "optimizer.state.weight.exp_avg" in saved.catalog.tensors
     restore(saved, {"optimizer": again, "weight": live})
     assert_same(again.state_dict(), optimizer.state_dict())
     assert torch.equal(one, live)

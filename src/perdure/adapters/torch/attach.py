@@ -1,14 +1,16 @@
 """`perdure.attach`: make a plain training loop survive, in one line before it.
 
-The cut of a step is the end of its iteration: after ``optimizer.step`` and whatever the loop still does (a scheduler),
-at the first forward or loader draw that follows, or at exit. There the step is saved if its turn has come, and there
-all ranks stop together once one of them was asked to. The copy of what the optimizer owns runs beside the next forward
-and backward; the next ``optimizer.step`` waits for it (the fence).
+The cut of a step is the end of its iteration: after ``optimizer.step`` and whatever the loop still does (a scheduler,
+an evaluation), at the loader draw that follows, or where no loader is given at the next forward that trains, or at
+exit. There the step is saved if its turn has come, and there all ranks stop together once one of them was asked to. The
+copy of what the optimizer owns runs beside the next forward and backward; the next ``optimizer.step`` waits for it (the
+fence).
 """
 
 from __future__ import annotations
 
 import atexit
+import functools
 import os
 import signal
 import sys
@@ -18,11 +20,13 @@ from types import FrameType, TracebackType
 from typing import Any
 
 import torch
+from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.loader import is_resumable, make_resumable
 from perdure.adapters.torch.rng import Rng
+from perdure.adapters.torch.tree import is_stateful
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.saved import Saved
 from perdure.errors import CallError, PerdureError, Superseded
@@ -56,16 +60,23 @@ def attach(
     it) or anything with ``state_dict``; ``scheduler`` and the values of ``extra`` are anything with ``state_dict``,
     tensors, or `RankLocal`. Random generators are saved rank by rank. ``step`` restores that step and no other.
 
-    ``run.step`` counts completed optimizer steps. On SIGTERM (and on the first Ctrl-C) all ranks save at one agreed
-    step and exit with 128 + the signal. At a clean exit the last step is saved.
+    ``run.step`` counts completed optimizer steps (of several optimizers: when each has done one). On SIGTERM (and on
+    the first Ctrl-C) all ranks save at one agreed step and exit with 128 + the signal. At a clean exit the last step
+    is saved; call ``run.close()`` right after the loop if the script then changes the model.
 
     Raises `StateMismatch` where the checkpoint is of another model, `BlobMissing` for a ``step`` that is not there.
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     if not optimizers:
         raise CallError("attach needs at least one optimizer")
-    if every < 1:
-        raise CallError(f"every={every}: save every 1 step or more")
+    if type(every) is not int or every < 1:
+        raise CallError(f"every={every!r}: a whole number of steps, 1 or more")
+    if loader is not None and not isinstance(loader, DataLoader) and not is_stateful(loader):
+        raise CallError(
+            f"loader is a {type(loader).__name__}, whose position nobody knows; give a DataLoader, or what has "
+            "state_dict() and load_state_dict()",
+            key="loader",
+        )
     ckpt = Checkpointer(to, agent=agent, deadlines=deadlines)
     rng = Rng(ckpt.rank)
     tree: dict[str, Any] = {"model": model}
@@ -81,10 +92,31 @@ def attach(
     for name, value in (extra or {}).items():
         if name in tree or name == "run":
             raise CallError(f"extra may not be called {name!r}; attach saves that itself", key=name)
+        inner = value.value if isinstance(value, RankLocal) else value
+        if not isinstance(inner, torch.nn.Module | torch.Tensor | dict) and not is_stateful(inner):
+            raise CallError(
+                f"extra[{name!r}] is a {type(inner).__name__}, which cannot be put back in place; hold it in a dict: "
+                f"extra={{{name!r}: {{'value': ...}}}}",
+                key=name,
+            )
         tree[name] = value
     run = Run(ckpt, tree, every=every, rng=rng)
     run.begin(model, optimizers, loader, step=step, where=str(to))
     return run
+
+
+_exit_codes: list[int] = []
+
+
+def _leave() -> None:
+    """End with the code of a last save that failed; registered before all others of ours, so it runs after them."""
+    if _exit_codes:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(_exit_codes[0])
+
+
+atexit.register(_leave)
 
 
 class _Hook:
@@ -118,6 +150,12 @@ class Run:
         self._agreement: StopAgreement | None = None
         self._signal: int | None = None
         self._stepping = False
+        self._draws = False
+        self._version = 0  # of the model's parameters after the last step
+        self._loop_changes = False  # between an optimizer step and the cut, as weight clipping does
+        self._model: torch.nn.Module = torch.nn.Module()
+        self._optimizers: frozenset[int] = frozenset()
+        self._not_stepped: frozenset[int] = frozenset()
         self._failed = False
         self._closed = False
         self._over = False
@@ -157,14 +195,17 @@ class Run:
         else:
             self._saved_at = self.step
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
+        self._model = model
+        self._version = self._model_version()
         if self._record is not None:
             self._record.step = self.step
-        model.register_forward_pre_hook(_Hook(self._cut), prepend=True)
-        for each in optimizers:
+        model.register_forward_pre_hook(_Hook(self._before_forward), prepend=True)
+        for i, each in enumerate(optimizers):
             each.register_step_pre_hook(self._before_step)
-        optimizers[-1].register_step_post_hook(self._after_step)
+            each.register_step_post_hook(functools.partial(self._after_step, i))
+        self._not_stepped = self._optimizers = frozenset(range(len(optimizers)))
         if is_resumable(loader):
-            loader.before_draw = self._cut
+            loader.before_draw = self._before_draw
         self._hook_exit()
         self._enter(Phase.FORWARD)
 
@@ -179,6 +220,11 @@ class Run:
         self._enter(Phase.CLOSING)
         try:
             if not self._failed and self.step > 0 and self._saved_at != self.step:
+                if not self._loop_changes and self._model_version() != self._version:
+                    raise CallError(
+                        f"the model was changed after its last optimizer step, so step {self.step} cannot be saved; "
+                        "call run.close() right after the loop"
+                    )
                 self._last = self.checkpointer.save(self.step, self._tree)
             if self._last is not None and not self._failed:
                 self._last.committed()
@@ -193,14 +239,28 @@ class Run:
 
     # --- hooks -------------------------------------------------------------------------------------------------------
 
+    def _before_draw(self) -> None:
+        self._draws = True
+        self._cut()
+
+    def _before_forward(self) -> None:
+        """Where nothing is drawn an iteration ends at the next forward that trains; evaluations are part of it."""
+        if not self._draws and torch.is_grad_enabled() and self._model.training:
+            self._cut()
+
     def _before_step(self, *_: Any) -> None:
         self.checkpointer.fence()
         self._stepping = True
         self._enter(Phase.STEP)
 
-    def _after_step(self, *_: Any) -> None:
-        self.step += 1
+    def _after_step(self, optimizer: int, *_: Any) -> None:
         self._stepping = False
+        self._not_stepped -= {optimizer}
+        if self._not_stepped:
+            return  # a step is complete when every optimizer has done its own, in whatever order
+        self._not_stepped = self._optimizers
+        self.step += 1
+        self._version = self._model_version()
         if self._record is not None:
             self._record.step = self.step
         self._enter(Phase.FORWARD)
@@ -210,6 +270,7 @@ class Run:
         if self._cut_at == self.step or self._closed or os.getpid() != self._pid:
             return
         self._cut_at = self.step
+        self._loop_changes = self._loop_changes or self._model_version() != self._version
         if self._pending_rng is not None:
             self._rng.load_state_dict(self._pending_rng)
             self._pending_rng = None
@@ -239,6 +300,12 @@ class Run:
         except PerdureError as error:
             self._tell_not_saved(error)
         raise SystemExit(code)
+
+    def _model_version(self) -> int:
+        """Grows with every change in place of a parameter."""
+        return sum(
+            (each._local_tensor if isinstance(each, DTensor) else each)._version for each in self._model.parameters()
+        )
 
     def _enter(self, phase: Phase) -> None:
         if self._record is not None:
@@ -280,8 +347,11 @@ class Run:
     def _at_exit(self) -> None:
         try:
             self.close()
-        except Exception as error:  # at exit nobody can catch it: say it
+        except CallError as error:  # the script's own doing after its loop: say it
             self._tell_not_saved(error)
+        except Exception as error:  # at exit nobody can catch it: say it, and let the exit code say it too
+            self._tell_not_saved(error)
+            _exit_codes.append(error.exit_code if isinstance(error, PerdureError) else 1)
 
     def _tell_not_saved(self, error: Exception) -> None:
         if self._last is None or self._last.error is None:  # else the checkpointer has said so

@@ -22,7 +22,7 @@ __all__ = ["load"]
 
 
 def load(
-    url: str | os.PathLike[str], *, names: Sequence[str] = ("*",), step: int | None = None
+    url: str | os.PathLike[str], *, names: str | Sequence[str] = ("*",), step: int | None = None
 ) -> dict[str, torch.Tensor]:
     """Return the tensors whose names match any of the patterns ``names``, on the CPU, as saved.
 
@@ -37,6 +37,7 @@ def load(
     {'w': tensor([0, 1, 2])}
     >>> ckpt.close()
     """
+    names = (names,) if isinstance(names, str) else names
     run = Run.open(open_store(url), create=False)
     commit = run.head() if step is None else run.find(step)
     if commit is None:

@@ -92,14 +92,20 @@ def modules_of(tree: Mapping[str, Any]) -> dict[str, ModuleState]:
 
 
 def parameter_names(tree: Mapping[str, Any]) -> dict[int, str]:
-    """``id`` of each parameter in the modules of ``tree`` to its name; with the module's key only where needed."""
+    """``id`` of each parameter in the modules of ``tree`` to its name; with the module's key only where needed.
+
+    A tensor that stands in the tree by itself is called as it is saved. One in a list is not: it comes back as another.
+    """
     found: dict[int, tuple[str, str]] = {}
+    alone: dict[int, str] = {}
     for key, module in leaves(tree):
         if isinstance(module, torch.nn.Module):
             for name, parameter in module.named_parameters():
                 found.setdefault(id(parameter), (key, canonical_name(name)))
+        elif isinstance(module, torch.Tensor):
+            alone[id(module)] = key
     times = Counter(name for _, name in found.values())
-    return {ident: f"{key}.{name}" if times[name] > 1 else name for ident, (key, name) in found.items()}
+    return alone | {ident: f"{key}.{name}" if times[name] > 1 else name for ident, (key, name) in found.items()}
 
 
 def _owners(key: str, module: torch.nn.Module) -> dict[str, torch.nn.Module]:

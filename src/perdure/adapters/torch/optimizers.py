@@ -16,7 +16,7 @@ import torch
 from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.target import Place
 from perdure.adapters.torch.tensors import torch_dtype
-from perdure.errors import StateMismatch
+from perdure.errors import CallError, StateMismatch
 from perdure.state.index import Catalog, CatalogTensor
 from perdure.state.values import decode_value
 
@@ -45,18 +45,20 @@ def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, names: dict[in
         groups.append(mine)
         for option, value in group.items():
             if option == "params":
-                mine[option] = [_name(parameter, names, i, j) for j, parameter in enumerate(value)]
+                mine[option] = [_name(key, parameter, names, i, j) for j, parameter in enumerate(value)]
             elif isinstance(value, torch.Tensor):
                 options[f"{key}.param_groups.{i}.{option}"] = value
             else:
                 mine[option] = value
-    for parameter, name in _parameters(optimizer, names):
+    for parameter, name in _parameters(key, optimizer, names):
         for entry, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
                 tensors[f"{key}.state.{name}.{entry}"] = value
             else:
                 state.setdefault(name, {})[entry] = value
-    value, nested = take_tensors_out(f"{key}.nested", {"param_groups": groups, "state": state})
+    value, nested = take_tensors_out(
+        f"{key}.nested", {"kind": _kind(optimizer), "param_groups": groups, "state": state}
+    )
     return OptimizerState(tensors, options | nested, value)
 
 
@@ -64,9 +66,9 @@ def prepare_optimizer(
     place: Place, key: str, optimizer: torch.optim.Optimizer, names: dict[int, str], catalog: Catalog
 ) -> None:
     """Add the optimizer to a restore; raise `StateMismatch` where its groups or parameters are not the saved ones."""
-    live = {name: parameter for parameter, name in _parameters(optimizer, names)}
+    live = {name: parameter for parameter, name in _parameters(key, optimizer, names)}
     if key in catalog.values:  # before a byte is written
-        _check_groups(key, optimizer, names, decode_value(catalog.values[key])["param_groups"])
+        _check_kind(key, optimizer, decode_value(catalog.values[key]), names)
     step_on_device = {
         id(parameter): bool(group.get("capturable") or group.get("fused"))
         for group in optimizer.param_groups
@@ -106,10 +108,26 @@ def prepare_optimizer(
     place.state(key, give)
 
 
+def _kind(optimizer: torch.optim.Optimizer) -> str:
+    return type(optimizer).__name__
+
+
+def _check_kind(key: str, optimizer: torch.optim.Optimizer, value: dict[str, Any], names: dict[int, str]) -> None:
+    if value["kind"] != _kind(optimizer):
+        raise StateMismatch(
+            f"{key} is {_kind(optimizer)} here, {value['kind']} in the checkpoint; use the same optimizer, or restore "
+            "the model alone",
+            unexpected=[key],
+        )
+    _check_groups(key, optimizer, names, value["param_groups"])
+
+
 def _check_groups(
     key: str, optimizer: torch.optim.Optimizer, names: dict[int, str], saved: list[dict[str, Any]]
 ) -> None:
-    live = [[_name(p, names, i, j) for j, p in enumerate(g["params"])] for i, g in enumerate(optimizer.param_groups)]
+    live = [
+        [_name(key, p, names, i, j) for j, p in enumerate(g["params"])] for i, g in enumerate(optimizer.param_groups)
+    ]
     want = [group["params"] for group in saved]
     if live != want:
         missing = sorted({n for g in live for n in g} - {n for g in want for n in g})
@@ -123,14 +141,23 @@ def _check_groups(
         )
 
 
-def _parameters(optimizer: torch.optim.Optimizer, names: dict[int, str]) -> Iterator[tuple[torch.Tensor, str]]:
+def _parameters(
+    key: str, optimizer: torch.optim.Optimizer, names: dict[int, str]
+) -> Iterator[tuple[torch.Tensor, str]]:
     for i, group in enumerate(optimizer.param_groups):
         for j, parameter in enumerate(group["params"]):
-            yield parameter, _name(parameter, names, i, j)
+            yield parameter, _name(key, parameter, names, i, j)
 
 
-def _name(parameter: torch.Tensor, names: dict[int, str], group: int, at: int) -> str:
-    return names.get(id(parameter), f"group{group}.{at}")
+def _name(key: str, parameter: torch.Tensor, names: dict[int, str], group: int, at: int) -> str:
+    found = names.get(id(parameter))
+    if found is None:
+        raise CallError(
+            f"parameter {at} of group {group} of {key} is in no module and no tensor that is given, so it would not be "
+            "saved; give what holds it too (attach: extra={...})",
+            key=key,
+        )
+    return found
 
 
 def _split(rest: str, live: dict[str, torch.Tensor]) -> tuple[str | None, str]:
