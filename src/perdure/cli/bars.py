@@ -24,6 +24,7 @@ class Bar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._said: tuple[float, str] = (0.0, "")
+        self._n = -1
 
     def __enter__(self) -> Bar:
         if sys.stderr.isatty():
@@ -42,9 +43,9 @@ class Bar:
             self._progress.update(self._task, completed=n, what=what)
             return
         now, (last, said) = time.monotonic(), self._said
-        if what != said or now - last >= _LINE_EVERY_S:
+        if what != said or (n != self._n and now - last >= _LINE_EVERY_S):
             print(f"{self.title}: {n}/{self.total} {what}", file=sys.stderr, flush=True)
-            self._said = (now, what)
+            self._said, self._n = (now, what), n
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None

@@ -12,6 +12,7 @@ from perdure.adapters.torch.target import TensorSink
 from perdure.adapters.torch.tensors import torch_dtype
 from perdure.checkpoint.restoring import read_catalog
 from perdure.errors import BlobMissing, CallError
+from perdure.events import Log, Notice
 from perdure.state.index import CatalogTensor
 from perdure.state.items import Held, TensorItem
 from perdure.state.load import Match
@@ -38,7 +39,8 @@ def load(
     >>> ckpt.close()
     """
     names = (names,) if isinstance(names, str) else names
-    run = Run.open(open_store(url), create=False)
+    log = Log()
+    run = Run.open(open_store(url), create=False, tell=lambda note: log.emit(Notice(text=note.message)))
     commit = run.head() if step is None else run.find(step)
     if commit is None:
         raise BlobMissing(

@@ -132,8 +132,10 @@ def make_resumable(loader: DataLoader[Any], *, seed: int, rank: int, world: int)
         return loader
     sampler = loader.sampler
     if not _is_plain(loader):
+        why = "an iterable data set" if isinstance(loader.dataset, IterableDataset) else type(sampler).__name__
+        why = "no batches, or batches of its own" if type(loader.batch_sampler) is not BatchSampler else why
         raise CallError(
-            f"a {type(loader).__name__} with {type(sampler).__name__} cannot be resumed exactly; give a loader that "
+            f"a {type(loader).__name__} with {why} cannot be resumed exactly; give a loader that "
             "has state_dict() and load_state_dict(), such as torchdata's StatefulDataLoader",
             key="loader",
         )
@@ -172,7 +174,9 @@ def _is_plain(loader: DataLoader[Any]) -> bool:
         return not sampler.replacement and sampler.num_samples == len(sampler.data_source) == length
     if type(sampler) is SequentialSampler:
         return len(sampler.data_source) == length
-    return type(sampler) is DistributedSampler and len(sampler.dataset) == length  # type: ignore[arg-type]
+    if type(sampler) is not DistributedSampler or (sampler.drop_last and length % sampler.num_replicas):
+        return False
+    return len(sampler.dataset) == length  # type: ignore[arg-type]
 
 
 def _mix(*numbers: int) -> int:
