@@ -74,7 +74,6 @@ class Checkpointer:
         self.log = log
         self.rank, self.world = fabric.rank, fabric.world
         self.session = ""
-        self.base_step: int | None = None
         self._store, self._url, self._framework, self._fabric = store, url, framework, fabric
         self._placement = placement
         self._start_agent = start_agent
@@ -189,7 +188,6 @@ class Checkpointer:
         self._planner.forget()
         self._base_slot, self._base_generation = done.slot, done.generation
         self._last = None
-        self.base_step = done.step
         if done.generation is not None and self._link is not None and self._placement.local_rank == 0:
             with suppress(AgentLost):  # told by the link; the step is restored all the same
                 self._link.post(done.adoption)

@@ -228,28 +228,20 @@ def _fill_from(
         _verify(index, entry, 0, digests, name, source)
         return entry.n_tiles
     # Rows of the first dim that the box touches, widened to whole tiles.
+    rows = Box((*box.lo[:1], *piece.box.lo[1:]), (*box.hi[:1], *piece.box.hi[1:]))
     row_nbytes = entry.nbytes // (piece.box.shape[0] if piece.box.shape else 1)
-    first = box.lo[0] - piece.box.lo[0] if box.lo else 0
-    last = box.hi[0] - piece.box.lo[0] if box.hi else 1
-    tile_lo = first * row_nbytes // index.tile_bytes
-    tile_hi = -(-last * row_nbytes // index.tile_bytes)
-    start, end = tile_lo * index.tile_bytes, min(tile_hi * index.tile_bytes, entry.nbytes)
-    data = source.fetch(entry.start + start, end - start)
-    _verify(index, entry, tile_lo, tile_digests(data, index.tile_bytes), name, source)
+    first = (box.lo[0] - piece.box.lo[0]) * row_nbytes if box.lo else 0
+    last = first + rows.size * width
+    tiles = index.tile_range(entry, first, last)
+    start, end = index.tile_span(entry, tiles[0])[0], index.tile_span(entry, tiles[-1])[1]
+    data = source.fetch(start, end - start)
+    _verify(index, entry, tiles[0] - entry.first_tile, tile_digests(data, index.tile_bytes), name, source)
     element = np.dtype(f"u{width}") if width in (1, 2, 4, 8) else np.dtype((np.void, width))
-    rows = data[first * row_nbytes - start : last * row_nbytes - start]
-    have_shape = (last - first, *piece.box.shape[1:]) if piece.box.shape else ()
-    have = np.frombuffer(rows, element).reshape(have_shape)
+    at = start - entry.start
+    have = np.frombuffer(data[first - at : last - at], element).reshape(rows.shape)
     want = np.frombuffer(memory.view(), element).reshape(dest_box.shape)
-    inside = (
-        tuple(
-            slice(lo - at, hi - at) for lo, hi, at in zip(box.lo, box.hi, (box.lo[0], *piece.box.lo[1:]), strict=True)
-        )
-        if box.lo
-        else ()
-    )
-    want[box.within(dest_box)] = have[inside]
-    return tile_hi - tile_lo
+    want[box.within(dest_box)] = have[box.within(rows)]
+    return len(tiles)
 
 
 def _verify(index: PackIndex, entry: PackEntry, first_tile: int, digests: bytes, name: str, source: PackSource) -> None:

@@ -58,11 +58,10 @@ class TensorSink:
 
 @dataclass(slots=True)
 class Target:
-    """Everything that a restore writes to. ``saved_names`` that nobody asks for are unexpected."""
+    """Everything that a restore writes to."""
 
     sinks: dict[str, tuple[TensorSink, tuple[str, ...], bool, OnResize]] = field(default_factory=dict)
     setters: list[tuple[str, Callable[[Any], None], bool, OnResize]] = field(default_factory=list)
-    after: list[Callable[[], None]] = field(default_factory=list)
 
     def within(self, *, local: bool, on_resize: OnResize) -> Place:
         """A view of this target for one top-level entry of the tree."""
@@ -95,8 +94,6 @@ class Target:
             saved = self._saved(catalog, key, local, on_resize, rank, world)
             if saved is not _NOTHING:
                 give(put_tensors_back(decode_value(saved), self._tensor))
-        for action in self.after:
-            action()
 
     def _tensor(self, name: str) -> torch.Tensor:
         found = self.sinks.get(name)
@@ -128,10 +125,6 @@ class Place:
     def state(self, key: str, give: Callable[[Any], None]) -> None:
         """Call ``give`` with the value saved as ``key``."""
         self.target.setters.append((key, give, self.local, self.on_resize))
-
-    def afterwards(self, action: Callable[[], None]) -> None:
-        """Call ``action`` when all tensors and values are in place."""
-        self.target.after.append(action)
 
 
 def _saved_tensor(
