@@ -15,7 +15,8 @@ from perdure.checkpoint.restoring import branch, read_catalog
 from perdure.clock import Deadline
 from perdure.errors import DeadlineExceeded, LinkLost, RankFailed, StorageFull, Superseded
 from perdure.layout import Layout, Piece, TensorLayout
-from perdure.state.index import RankIndex
+from perdure.state.index import Catalog, RankIndex
+from perdure.state.manifest import PartReader, catalog_of
 from perdure.state.load import PackSource
 from perdure.store import Commit, PartRef, Ram, Run
 from perdure.store.faults import Corrupt, Fail, Faults, Rule
@@ -28,9 +29,13 @@ Packs = list[tuple[RankIndex, memoryview]]
 
 
 def sealed(world: int = 1) -> list[Packs]:
-    """The one pack of each rank of a job; rank 0 holds all of ``w``."""
-    layout = Layout({"w": TensorLayout(SHAPE, (Piece.alone(0, whole_box(SHAPE)),), "float32")})
-    made = save_layout(layout, {"w": random_bytes("float32", SHAPE, 1)}, world=world, values={"lr": 0.1})
+    """The one pack of each rank of a job; rank 0 holds all of ``w``, each other one of ``v1``, ``v2`` and so on."""
+    names = ["w", *(f"v{rank}" for rank in range(1, world))]
+    whole = {
+        name: TensorLayout(SHAPE, (Piece.alone(rank, whole_box(SHAPE)),), "float32") for rank, name in enumerate(names)
+    }
+    wholes = {name: random_bytes("float32", SHAPE, 1) for name in names}
+    made = save_layout(Layout(whole), wholes, world=world, values={"lr": 0.1})
     return [[(made.indexes[name], memoryview(made.packs[name]))] for name in sorted(made.packs)]
 
 
@@ -45,7 +50,7 @@ def order(step: int = 10, *, epoch: int = 1, seq: int = 1, base: int | None = No
 
 def made(run: Run, what: Order, *, writer: str = "node0") -> Commit:
     """Write and commit a step by one writer."""
-    return commit(run, what, [write_part(run, what, writer=writer, packs=sealed()[0])])
+    return commit(run, what, [write_part(run, what, writer=writer, packs=sealed()[0]).ref])
 
 
 def soon(seconds: float = 5.0) -> Deadline:
@@ -69,7 +74,7 @@ def test_what_was_written_and_committed_is_read_back() -> None:
     run.claim_epoch("test")
     (packs,) = sealed()
     what = order(meta={"note": "x"}, metric=0.5, pinned=True)
-    done = commit(run, what, [write_part(run, what, writer="node0", packs=packs)])
+    done = commit(run, what, [write_part(run, what, writer="node0", packs=packs).ref])
     head = run.head()
     assert head == done
     assert (done.slot, done.step, done.epoch, done.parent) == (1, 10, 1, None)
@@ -77,9 +82,7 @@ def test_what_was_written_and_committed_is_read_back() -> None:
     catalog, sources = read_catalog(run, done.slot)
     assert sorted(catalog.tensors) == ["w"]
     assert catalog.values == {"lr": 0.1}
-    ((index, source),) = sources.values()
-    assert index == packs[0][0]
-    pack: PackSource = source
+    (pack,) = sources.values()
     entry = next(each for each in pack.index().entries if each.key == "w")
     assert bytes(pack.fetch(entry.start, entry.nbytes)) == random_bytes("float32", SHAPE, 1).tobytes()
 
@@ -95,9 +98,9 @@ def test_writing_the_part_again_is_a_call_under_another_seq() -> None:
 @pytest.mark.parametrize("rule", [Rule("create", Fail(FULL), match="parts/*"), Rule("put", Fail(FULL), nth=2)])
 def test_after_a_failure_no_pack_is_left_behind(rule: Rule) -> None:
     run, store = opened(rule)
-    (packs,) = sealed()
+    packs = [pack for of_rank in sealed(2) for pack in of_rank]
     with pytest.raises(StorageFull):
-        write_part(run, order(), writer="node0", packs=packs * 2)
+        write_part(run, order(), writer="node0", packs=packs)
     assert store.names("packs/") == []
     assert store.names("parts/") == []
 
@@ -113,7 +116,7 @@ def test_what_is_withdrawn_is_gone_and_nothing_else() -> None:
     run.claim_epoch("test")
     kept = made(run, order(10))
     before = [store.names(folder) for folder in ("packs/", "parts/")]
-    ref = write_part(run, order(20, seq=2), writer="node0", packs=sealed()[0])
+    ref = write_part(run, order(20, seq=2), writer="node0", packs=sealed()[0]).ref
     withdraw(run, ref)
     assert [store.names(folder) for folder in ("packs/", "parts/")] == before
     withdraw(run, ref)  # again: nothing to do, and no error
@@ -171,7 +174,7 @@ def test_the_parts_of_all_writers_are_named_in_their_order() -> None:
     run.claim_epoch("test")
     ranks = sealed(2)
     refs = {
-        rank: write_part(run, order(), writer=f"rank{rank}", packs=packs)
+        rank: write_part(run, order(), writer=f"rank{rank}", packs=packs).ref
         for rank, packs in reversed([*enumerate(ranks)])
     }
     found = await_parts(run, order(), writers=["rank0", "rank1"], deadline=soon())
@@ -222,7 +225,7 @@ def test_what_is_heeded_ends_the_wait_for_parts() -> None:
 
 def test_parts_that_are_all_there_need_no_time_and_heed_nothing() -> None:
     run, _ = opened()
-    ref = write_part(run, order(), writer="rank0", packs=sealed()[0])
+    ref = write_part(run, order(), writer="rank0", packs=sealed()[0]).ref
 
     def heed() -> None:
         raise RankFailed("too late to matter")
@@ -282,10 +285,12 @@ def test_a_damaged_slot_below_does_not_hide_the_commit_above() -> None:
         assert find_commit(run, order(20), after=None) == second
 
 
-def test_an_index_travels_as_it_is() -> None:
+def test_a_part_tells_all_that_the_ranks_of_its_writer_told() -> None:
     run, _ = opened()
-    (packs,) = sealed()
-    ref: PartRef = write_part(run, order(), writer="node0", packs=packs)
+    ranks = sealed(2)
+    ref = write_part(run, order(), writer="node0", packs=[pack for of_rank in ranks for pack in of_rank]).ref
     part = run.read_part(ref)
-    assert msgspec.json.decode(part.index, type=list[RankIndex]) == [packs[0][0]]
-    assert [pack.nbytes for pack in part.packs] == [packs[0][1].nbytes]
+    found = catalog_of([PartReader(part, lambda leaf: run.read_leaf(ref, leaf), file=ref.name)])
+    told = Catalog.join((part.packs[rank].name, index) for rank, ((index, _),) in enumerate(ranks))
+    assert found == told
+    assert [pack.nbytes for pack in part.packs] == [ranks[0][0][1].nbytes, ranks[1][0][1].nbytes]

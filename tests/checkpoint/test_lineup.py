@@ -31,6 +31,10 @@ def generation(
     )
 
 
+def fact(slot: int, step: int, epoch: int) -> SlotFacts:
+    return SlotFacts(slot, step, epoch, "committed", step // 10)
+
+
 def views(*of_ranks: list[Generation], chain: list[SlotFacts] | None = None) -> list[RankView]:
     return [RankView(generations=held, chain=chain if rank == 0 else None) for rank, held in enumerate(of_ranks)]
 
@@ -44,7 +48,7 @@ def test_an_empty_run_has_no_candidates() -> None:
 
 
 def test_commits_come_in_the_order_of_the_branch_and_not_of_their_steps() -> None:
-    chain = [SlotFacts(7, 12, 2), SlotFacts(3, 11, 2), SlotFacts(1, 30, 1)]
+    chain = [fact(7, 12, 2), fact(3, 11, 2), fact(1, 30, 1)]
     found = line_up(views([], chain=chain))
     assert [(each.step, each.slot, each.in_memory) for each in found] == [
         (12, 7, False),
@@ -55,13 +59,13 @@ def test_commits_come_in_the_order_of_the_branch_and_not_of_their_steps() -> Non
 
 def test_a_commit_that_is_still_in_memory_is_taken_from_there() -> None:
     held = [generation(2, slot=2)]
-    found = line_up(views(held, held, chain=[SlotFacts(2, 20, 1), SlotFacts(1, 10, 1)]))
+    found = line_up(views(held, held, chain=[fact(2, 20, 1), fact(1, 10, 1)]))
     assert found == [Candidate(20, 2, "s", 2), Candidate(10, 1, None, None)]
 
 
 def test_what_is_in_memory_and_not_committed_comes_first_if_it_is_newer() -> None:
     held = [generation(3), generation(2, slot=2)]
-    found = line_up(views(held, held, chain=[SlotFacts(2, 20, 1)]))
+    found = line_up(views(held, held, chain=[fact(2, 20, 1)]))
     assert found == [Candidate(30, None, "s", 3), Candidate(20, 2, "s", 2)]
 
 
@@ -71,21 +75,32 @@ def test_without_a_commit_memory_alone_counts() -> None:
 
 
 def test_what_is_older_than_the_head_is_no_candidate() -> None:
-    """Of an older epoch (a new session has committed since), or an earlier step of the same."""
-    old_epoch, old_step, head = generation(9, step=900, epoch=1), generation(1, step=10, epoch=2), SlotFacts(5, 50, 2)
-    for held in (old_epoch, old_step):
+    """Of an older epoch (a new session has committed since), or an earlier save of the same."""
+    old_epoch, old_save, head = generation(9, step=900, epoch=1), generation(1, step=10, epoch=2), fact(5, 50, 2)
+    for held in (old_epoch, old_save):
         assert steps(line_up(views([held], [held], chain=[head]))) == [(50, False)]
+
+
+def test_a_lower_step_saved_later_in_the_same_epoch_is_newer() -> None:
+    held = [generation(9, step=30, epoch=2)]
+    assert steps(line_up(views(held, held, chain=[fact(5, 50, 2)]))) == [(30, True), (50, False)]
+
+
+def test_a_commit_of_which_the_agent_was_not_told_is_taken_from_memory() -> None:
+    held = [generation(5, epoch=2, session="s")]
+    chain = [SlotFacts(5, 50, 2, "s", 5)]
+    assert line_up(views(held, held, chain=chain)) == [Candidate(50, 5, "s", 5)]
 
 
 def test_after_a_rollback_the_newer_epoch_counts_and_not_the_higher_step() -> None:
     held = [generation(1, step=12, epoch=3, session="t")]
-    found = line_up(views(held, held, chain=[SlotFacts(5, 50, 2)]))
+    found = line_up(views(held, held, chain=[fact(5, 50, 2)]))
     assert steps(found) == [(12, True), (50, False)]
 
 
 def test_a_generation_committed_on_another_branch_is_no_candidate() -> None:
     held = [generation(4, step=40, slot=4)]
-    assert steps(line_up(views(held, held, chain=[SlotFacts(9, 15, 2), SlotFacts(1, 10, 1)]))) == [
+    assert steps(line_up(views(held, held, chain=[fact(9, 15, 2), fact(1, 10, 1)]))) == [
         (15, False),
         (10, False),
     ]
@@ -124,7 +139,9 @@ GENERATIONS = st.lists(
     unique_by=lambda each: (each.session, each.seq),
 )
 CHAINS = st.lists(st.integers(1, 6), unique=True).map(
-    lambda slots: [SlotFacts(slot, slot % 4, 1 + slot // 3) for slot in sorted(slots, reverse=True)]
+    lambda slots: [
+        SlotFacts(slot, slot % 4, 1 + slot // 3, "s" if slot % 2 else "u", slot) for slot in sorted(slots, reverse=True)
+    ]
 )
 
 
@@ -141,14 +158,18 @@ def test_every_candidate_can_be_had_by_all_ranks_and_no_newer_one_is_left_out(
     assert [each.slot for each in found if each.slot is not None] == [each.slot for each in chain]
     for each in found:
         if each.in_memory:
-            assert any(
-                (g.session, g.seq, g.step) == (each.session, each.seq, each.step) or g.slot == each.slot
-                for g in everywhere
-            )
+            assert any((g.session, g.seq) == (each.session, each.seq) or g.slot == each.slot for g in everywhere)
         else:
             assert each.slot is not None
     head = chain[0] if chain else None
-    newer = [g for g in everywhere if g.slot is None and (head is None or (g.epoch, g.step) > (head.epoch, head.step))]
+    committed = {(each.session, each.seq) for each in chain}
+    newer = [
+        g
+        for g in everywhere
+        if g.slot is None
+        and (g.session, g.seq) not in committed
+        and (head is None or (g.epoch, g.seq) > (head.epoch, head.seq))
+    ]
     first = [each for each in found if each.slot is None]
     assert found[: len(first)] == first
     assert [(each.session, each.seq) for each in first] == [

@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.checkpoint.packs import DiskPack, MemoryPack, seal_pack, store_pack
+from perdure.checkpoint.packs import DiskPack, MemoryPack, seal
 from perdure.codec.digest import tile_digests
 from perdure.errors import BlobCorrupt, FormatRefused
 from perdure.state.index import RankIndex, SavedPiece, SavedTensor
-from perdure.state.save import pack_of
+from perdure.state.save import packs_of
 from perdure.store import Ram, Run
 
 SIZES = st.lists(st.integers(0, 300), max_size=5)
@@ -25,7 +25,7 @@ def index_of(sizes: list[int]) -> RankIndex:
 
 
 def fill(segment: memoryview, index: RankIndex, value: int) -> None:
-    for entry in pack_of(index).entries:
+    for entry in packs_of(index)[0].plan.entries:
         segment[entry.start : entry.start + entry.nbytes] = bytes([value]) * entry.nbytes
 
 
@@ -37,7 +37,7 @@ def test_a_segment_that_held_another_step_holds_a_whole_new_one(before: list[int
         index = index_of(sizes)
         fill(segment, index, value)
         filled = bytes(segment)
-        nbytes = seal_pack(index, segment)
+        nbytes = seal(index, segment)
         assert bytes(segment[nbytes:]) == filled[nbytes:]
         pack = MemoryPack(segment[:nbytes], file="memory")
         found = pack.index()
@@ -47,7 +47,7 @@ def test_a_segment_that_held_another_step_holds_a_whole_new_one(before: list[int
             assert bytes(data) == bytes([value]) * entry.nbytes
             tiles = found.digests[16 * entry.first_tile : 16 * (entry.first_tile + entry.n_tiles)]
             assert tile_digests(data, found.tile_bytes) == tiles
-        plan = pack_of(index)
+        plan = packs_of(index)[0].plan
         assert all(not any(segment[pad.start : pad.start + pad.nbytes]) for pad in plan.pads)
 
 
@@ -55,7 +55,7 @@ def sealed(sizes: list[int]) -> memoryview:
     index = index_of(sizes)
     segment = memoryview(bytearray(20_000))
     fill(segment, index, 7)
-    return segment[: seal_pack(index, segment)]
+    return segment[: seal(index, segment)]
 
 
 def test_memory_lends_views_and_copies_on_request() -> None:
@@ -71,7 +71,7 @@ def test_memory_lends_views_and_copies_on_request() -> None:
 
 def test_a_stored_pack_is_read_like_one_in_memory() -> None:
     run, view = Run.open(Ram(), create=True), sealed([10, 0, 100])
-    pack = DiskPack(run, store_pack(run, view, epoch=1, step=2, seq=3, writer="w", number=0))
+    pack = DiskPack(run, run.write_pack([view], epoch=1, step=2, seq=3, writer="w", number=0))
     assert pack.index() == MemoryPack(view, file="memory").index()
     assert pack.index() is pack.index()
     entry = pack.index().entry("t2")
@@ -86,7 +86,7 @@ def test_a_stored_pack_is_read_like_one_in_memory() -> None:
 def test_a_header_with_a_flipped_bit_is_refused_or_says_the_same(at: int) -> None:
     view = sealed([10, 100])
     good = MemoryPack(view, file="memory").index()
-    ref = store_pack(Run.open(Ram(), create=True), view, epoch=1, step=2, seq=3, writer="w", number=0)
+    ref = Run.open(Ram(), create=True).write_pack([view], epoch=1, step=2, seq=3, writer="w", number=0)
     view[at] ^= 4
     try:
         found = MemoryPack(view, file="memory").index()

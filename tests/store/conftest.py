@@ -32,8 +32,10 @@ def save(run: Run, *, epoch: int, parent: int | None, step: int, seq: int = 0, w
             epoch=epoch,
             step=step,
             seq=seq,
+            base=None,
             packs=(pack,),
             index=msgspec.Raw(b'{"tensors":[]}'),
+            leaves=(),
         )
         refs.append(run.write_part(part))
     return run.commit(epoch=epoch, parent=parent, step=step, parts=refs, meta={"step": step})

@@ -484,10 +484,10 @@ def test_a_head_of_a_later_format_is_not_passed_over() -> None:
     run = begin(ram)
     epoch = run.claim_epoch("a")
     commit(run, epoch, None, 1)
-    digest = xxhash.xxh3_128_hexdigest(b"commit\n1\n{}")
-    ram.create(slot_name(2), f'{{"perdure":"commit","format":1,"digest":"{digest}","body":{{}}}}'.encode())
+    digest = xxhash.xxh3_128_hexdigest(b"commit\n2\n{}")
+    ram.create(slot_name(2), f'{{"perdure":"commit","format":2,"digest":"{digest}","body":{{}}}}'.encode())
     for verb in (run.head, lambda: commit(run, epoch, 1, 2), lambda: run.find(1)):
-        with pytest.raises(FormatRefused, match="written by format 1"):
+        with pytest.raises(FormatRefused, match="written by format 2"):
             verb()
 
 

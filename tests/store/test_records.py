@@ -35,7 +35,9 @@ def make_commit(**changes: Any) -> Commit:
         "epoch": 2,
         "parent": 6,
         "step": 100,
-        "parts": (PartRef(name="parts/0000000002/x.json", nbytes=10, digest=TOKEN),),
+        "session": "s1",
+        "seq": 3,
+        "parts": (PartRef(name="parts/0000000002/x.jsonl", nbytes=10, top_nbytes=10, digest=TOKEN),),
         "meta": {"loss": 1.5, "tags": ["a"]},
         "metric": 0.25,
         "pinned": False,
@@ -47,7 +49,9 @@ def make_commit(**changes: Any) -> Commit:
 
 def make_part(index: bytes = b'{"a":[1]}') -> Part:
     pack = PackRef(name="packs/x.safetensors", nbytes=5000, header_nbytes=4096, header_digest=TOKEN)
-    return Part(run=RUN, writer="w0", epoch=2, step=100, seq=1, packs=(pack,), index=msgspec.Raw(index))
+    return Part(
+        run=RUN, writer="w0", epoch=2, step=100, seq=1, base=None, packs=(pack,), index=msgspec.Raw(index), leaves=()
+    )
 
 
 def envelope(kind: str, version: int, body: bytes) -> bytes:
@@ -131,9 +135,9 @@ def test_a_cut_file_is_corrupt(nbytes: int) -> None:
 def test_a_later_format_is_refused_by_number_whatever_its_body_is() -> None:
     for kind in (Marker, Epoch, Part, Commit):
         data = envelope(kind.__name__.lower(), 3, b'{"wholly":"new"}')
-        with pytest.raises(FormatRefused, match="written by format 3; this release reads 0") as caught:
+        with pytest.raises(FormatRefused, match="written by format 3; this release reads 1") as caught:
             decode(data, kind, file="x")  # type: ignore[type-var]
-        assert (caught.value.found, caught.value.reads) == (3, 0)
+        assert (caught.value.found, caught.value.reads) == (3, 1)
 
 
 BODY = msgspec.json.encode(make_commit())

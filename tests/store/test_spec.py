@@ -13,7 +13,7 @@ from perdure.store.lineage import Run
 from perdure.store.pack import PackItem, parse_header, plan_pack
 from perdure.store.records import Commit, Epoch, decode, encode
 
-SPEC = Path(__file__).parents[2] / "docs" / "spec" / "format-0.md"
+SPEC = Path(__file__).parents[2] / "docs" / "spec" / "format-v1.md"
 GOLDEN = Path(__file__).parent / "golden"
 
 
@@ -52,7 +52,7 @@ def test_runs_of_every_release_are_read(name: str, assert_whole: Callable[[Run, 
 
 
 def test_what_is_written_today_is_what_the_release_wrote() -> None:
-    store = Disk(GOLDEN / "format-0")
+    store = Disk(GOLDEN / "format-v1")
     for slot in (1, 2, 3):
         name = f"slots/{slot:010d}.json"
         data = bytes(store.read(name))

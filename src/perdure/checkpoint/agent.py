@@ -50,7 +50,8 @@ from perdure.checkpoint.messages import (
     Welcome,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
-from perdure.checkpoint.packs import seal_pack
+from perdure.checkpoint.packs import seal
+from perdure.checkpoint.unchanged import Stored
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
 from perdure.progress import Page
@@ -94,6 +95,7 @@ class Agent:
         self._pages: dict[str, Page] = {}
         self._ids = 0
         self._drains = 0
+        self._stored: Stored | None = None  # of the drain thread
         self._stop = False
         self._results: deque[Callable[[], list[Action]]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -358,7 +360,7 @@ class Agent:
             try:
                 for lane, staged in generation.staged.items():
                     view = self._segments[generation.lanes[lane]].view
-                    sealed[lane] = seal_pack(staged.index, view)
+                    sealed[lane] = seal(staged.index, view)
             except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
                 told = from_wire(to_wire(error))
                 self._report(lambda g=generation, e=told: self.machine.not_digested(g, e))  # type: ignore[misc]
@@ -392,16 +394,19 @@ class Agent:
             meta=lead.meta,
             metric=lead.metric,
             pinned=lead.pinned,
+            session=generation.session,
+            save=generation.seq,
         )
         sealed = self._sealed[generation.id]
         packs = [
             (staged.index, self._segments[generation.lanes[lane]].view[: sealed[lane]])
             for lane, staged in sorted(generation.staged.items())
         ]
-        part = draining.write_part(run, order, writer=self.node, packs=packs)
-        made = draining.commit(run, order, [part])
+        part = draining.write_part(run, order, writer=self.node, packs=packs, stored=self._stored)
+        made = draining.commit(run, order, [part.ref])
+        self._stored = part.stored(made.slot)
         raw = sum(staged.raw_nbytes for staged in generation.staged.values())
-        return made.slot, raw, sum(view.nbytes for _, view in packs)
+        return made.slot, raw, part.nbytes
 
     def _report(self, result: Callable[[], list[Action]]) -> None:
         self._results.append(result)

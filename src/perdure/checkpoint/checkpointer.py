@@ -197,7 +197,10 @@ class Checkpointer:
     def steps(self) -> list[int]:
         """The committed steps of the branch that training is on, oldest first."""
         run = self._reader()
-        return [] if run is None else sorted({commit.step for commit in branch(run)})
+        if run is None:
+            return []
+        gone = run.pruned()
+        return sorted({commit.step for commit in branch(run) if commit.slot not in gone})
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
@@ -304,7 +307,17 @@ class Checkpointer:
             raise DeadlineExceeded(f"the copy of the step before {step} still runs", what="the copier", missing="")
         index = plan.index(capture, rank=self.rank, world=self.world)
         saved.nbytes = plan.raw_nbytes
-        flight.order = order = Order(epoch, step, saved.seq, self._base_slot, dict(meta or {}), metric, pin)
+        flight.order = order = Order(
+            epoch,
+            step,
+            saved.seq,
+            self._base_slot,
+            dict(meta or {}),
+            metric,
+            pin,
+            session=self.session,
+            save=saved.seq,
+        )
         segment, release = self._segment(flight, plan)
         try:
             copy_writes(plan, capture, segment.address, which=lambda owned: not owned)
@@ -333,7 +346,7 @@ class Checkpointer:
         self._copier.submit(finish, lambda error: self._flights.stage_failed(flight, error))
 
     def _segment(self, flight: Flight, plan: SavePlan) -> tuple[Segment, Callable[[], None]]:
-        nbytes = max(plan.pack.total_nbytes, 1)
+        nbytes = plan.total_nbytes
         link = self._link
         if link is not None and not link.lost:
             stage_s = self.deadlines.stage_s

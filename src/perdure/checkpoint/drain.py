@@ -7,29 +7,31 @@ else: whoever commits waits for the parts of all others, whose names it knows, u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
-
-from perdure.checkpoint.packs import store_pack
+from perdure.checkpoint.unchanged import Division, Entry, Stored, divide, remember
 from perdure.clock import Deadline
-from perdure.errors import IntegrityError, PerdureError
+from perdure.errors import BlobMissing, IntegrityError, PerdureError
 from perdure.state.index import RankIndex
-from perdure.store import Commit, PackRef, Part, PartRef, Run
+from perdure.state.manifest import write_index
+from perdure.state.save import packs_of, place_packs
+from perdure.store import Commit, PackItem, PackRef, Part, PartRef, Run, parse_header
 from perdure.store.places import part_name
-from perdure.store.records import digest_of
 
-__all__ = ["Order", "await_commit", "await_parts", "commit", "find_commit", "withdraw", "write_part"]
+__all__ = ["Order", "WrittenPart", "await_commit", "await_parts", "commit", "find_commit", "withdraw", "write_part"]
 
 _POLL_S = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """Which step is to become durable, and what its commit says. ``base`` is the slot that training went on from."""
+    """Which step is to become durable, and what its commit says. ``base`` is the slot that training went on from.
+
+    ``seq`` counts the writer's attempts; ``session`` and ``save`` name the save (a checkpointer, and its count there).
+    """
 
     epoch: int
     step: int
@@ -38,34 +40,116 @@ class Order:
     meta: Mapping[str, Any] | None = None
     metric: float | None = None
     pinned: bool = False
+    session: str = ""
+    save: int = 0
 
 
-def write_part(run: Run, order: Order, *, writer: str, packs: Sequence[tuple[RankIndex, memoryview]]) -> PartRef:
-    """Store the sealed packs of ``writer``, each the whole of its view, and the part that names them.
+@dataclass(frozen=True, slots=True)
+class WrittenPart:
+    """A part that is durable. ``nbytes`` were written to packs for it."""
 
-    After a failure the packs that were written are deleted again: no commit names them, and a full disk wants them.
+    ref: PartRef
+    nbytes: int
+    _run: str
+    _entries: tuple[Entry, ...]
+    _packs: dict[str, PackRef]
+
+    def stored(self, slot: int) -> Stored:
+        """What is to be remembered once it is committed in ``slot``; see `perdure.checkpoint.unchanged`."""
+        return remember(self._run, slot, self._entries, self._packs)
+
+
+def write_part(
+    run: Run,
+    order: Order,
+    *,
+    writer: str,
+    packs: Sequence[tuple[RankIndex, memoryview]],
+    stored: Stored | None = None,
+) -> WrittenPart:
+    """Store the sealed segments of ``writer``, each the whole of its view, and the part that names their packs.
+
+    What is ``stored`` already and has not changed is referred to. After a failure the packs that were written are
+    deleted again: no commit names them, and a full disk wants them.
     """
+    if stored is not None and stored.run == run.marker.run and not run.is_pruned(stored.slot):
+        try:
+            written = _write_part(run, order, writer, packs, stored)
+        except BlobMissing:
+            pass  # somebody deleted what we would refer to: write it all
+        else:
+            # The part is there to be seen. Whoever prunes says so first and looks for parts then, so if the base is not
+            # given up by now, its packs stay.
+            if not run.is_pruned(stored.slot):
+                return written
+            withdraw(run, written.ref)
+    return _write_part(run, order, writer, packs, None)
+
+
+def _write_part(
+    run: Run, order: Order, writer: str, packs: Sequence[tuple[RankIndex, memoryview]], stored: Stored | None
+) -> WrittenPart:
+    entries: list[Entry] = []
+    for index, view in packs:
+        for placed in packs_of(index):
+            pack = view[placed.start : placed.stop]
+            header = parse_header(lambda start, n, p=pack: p[start : start + n], pack.nbytes)  # type: ignore[misc]
+            entries += [Entry(header, pack, entry) for entry in header.entries]
+    division = divide(entries, stored)
     refs: list[PackRef] = []
+    lies_in = dict(division.referred)
     try:
-        for number, (_, view) in enumerate(packs):
-            refs.append(
-                store_pack(run, view, epoch=order.epoch, step=order.step, seq=order.seq, writer=writer, number=number)
+        for number, (keys, chunks) in enumerate(_new_packs(entries, division)):
+            ref = run.write_pack(
+                chunks, epoch=order.epoch, step=order.step, seq=order.seq, writer=writer, number=number
             )
+            refs.append(ref)
+            lies_in.update(dict.fromkeys(keys, ref))
+        named = sorted({ref.name: ref for ref in lies_in.values()}.values(), key=lambda ref: ref.name)
+        number_of = {ref.name: number for number, ref in enumerate(named)}
+        written = write_index([each for each, _ in packs], {key: number_of[ref.name] for key, ref in lies_in.items()})
         part = Part(
             run=run.marker.run,
             writer=writer,
             epoch=order.epoch,
             step=order.step,
             seq=order.seq,
-            packs=tuple(refs),
-            index=msgspec.Raw(msgspec.json.encode([index for index, _ in packs])),
+            base=stored.slot if stored is not None and division.referred else None,
+            packs=tuple(named),
+            index=written.index,
+            leaves=written.refs,
         )
-        return run.write_part(part)
+        made = run.write_part(part, written.leaves)
     except PerdureError:
-        for ref in refs:
+        for each in refs:
             with suppress(PerdureError):  # the first error counts
-                run.store.delete(ref.name)
+                run.store.delete(each.name)
         raise
+    return WrittenPart(made, sum(each.nbytes for each in refs), run.marker.run, tuple(entries), lies_in)
+
+
+def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[list[str], Iterator[memoryview]]]:
+    """The packs to write: the keys of each, and its bytes. One of which all is fresh is written as it lies in memory."""
+    fresh: dict[int, list[Entry]] = {}
+    for each in division.fresh:
+        fresh.setdefault(id(each.index), []).append(each)
+    rest: list[Entry] = []
+    for of_pack in fresh.values():
+        if len(of_pack) == len(of_pack[0].index.entries):
+            yield [each.entry.key for each in of_pack], iter([of_pack[0].view])
+        else:
+            rest += of_pack
+    for group in (rest, division.apart):
+        first = 0
+        for placed in place_packs([_item(each) for each in group]) if group else ():
+            chosen = group[first : first + len(placed.plan.entries)]
+            first += len(chosen)
+            header = placed.plan.render_header(b"".join(each.digests for each in chosen))
+            yield [each.entry.key for each in chosen], placed.plan.chunks(header, [each.data for each in chosen])
+
+
+def _item(each: Entry) -> PackItem:
+    return PackItem(each.entry.key, each.entry.dtype, each.entry.shape, each.entry.nbytes)
 
 
 def commit(run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
@@ -80,16 +164,20 @@ def commit(run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
         meta=order.meta or {},
         metric=order.metric,
         pinned=order.pinned,
+        session=order.session,
+        seq=order.save,
     )
 
 
 def withdraw(run: Run, ref: PartRef) -> None:
-    """Delete a part and its packs, which no commit names nor ever will; what cannot be deleted stays."""
+    """Delete a part and the packs written for it, which no commit names nor ever will; what cannot be deleted stays."""
     with suppress(PerdureError):
         part = run.read_part(ref)
         run.store.delete(ref.name)
+        mine = ref.name.removeprefix("parts/").removesuffix(".jsonl")
         for pack in part.packs:
-            run.store.delete(pack.name)
+            if pack.name.startswith(f"packs/{mine}-"):  # not those that it refers to
+                run.store.delete(pack.name)
 
 
 def find_commit(run: Run, order: Order, *, after: int | None) -> Commit | None:
@@ -117,9 +205,8 @@ def await_parts(
     refs: dict[str, PartRef] = {}
     while True:
         for writer, name in names.items():
-            if writer not in refs and run.store.size(name) is not None:
-                data = run.store.read(name)
-                refs[writer] = PartRef(name=name, nbytes=data.nbytes, digest=digest_of(data))
+            if writer not in refs and (found := run.part_ref(name)) is not None:
+                refs[writer] = found
         if len(refs) == len(names):
             return [refs[writer] for writer in writers]
         heed()

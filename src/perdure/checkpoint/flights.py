@@ -19,6 +19,7 @@ from perdure.checkpoint.notes import FailureNotes
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
 from perdure.checkpoint.staging import Worker
+from perdure.checkpoint.unchanged import Stored
 from perdure.errors import AgentLost, DeadlineExceeded, PerdureError, from_wire, to_wire
 from perdure.events import AgentLost as AgentLostFact
 from perdure.events import Committed as CommittedFact
@@ -67,6 +68,7 @@ class Flights:
         self._failures = FailureNotes(None, session="", rank=rank)
         self._drainer: Worker | None = None
         self._newest_slot: int | None = None
+        self._stored: Stored | None = None  # of the drainer's thread
         self._flights: dict[int, Flight] = {}
         self._lock = threading.Lock()
         self._telling = threading.RLock()  # held while a save ends and is told, so that `settle` returns after it
@@ -189,7 +191,7 @@ class Flights:
         self._drainer.submit(lambda: self._drain(flight, solo), lambda error: self._drain_failed(flight, error))
 
     def _drain(self, flight: Flight, solo: SoloSave) -> None:
-        outcome = drain_alone(
+        outcome, stored = drain_alone(
             self._run(),
             solo,
             rank=self._rank,
@@ -197,7 +199,9 @@ class Flights:
             commit_s=self._commit_s,
             after=self._newest_slot,
             notes=self._failures,
+            stored=self._stored,
         )
+        self._stored = stored
         self._committed(flight.saved, outcome)
 
     def _drain_failed(self, flight: Flight, error: PerdureError) -> None:

@@ -23,6 +23,8 @@ class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     slot: int
     step: int
     epoch: int
+    session: str
+    seq: int
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -56,18 +58,22 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
         held = [_find(view, name) for view in views]
         if all(each is not None and each.ranks == list(range(each.world)) for each in held):
             everywhere[name] = generation
+    committed = {(commit.session, commit.seq) for commit in chain}
     by_slot = {generation.slot: name for name, generation in everywhere.items() if generation.slot is not None}
     head = chain[0] if chain else None
     found: list[Candidate] = []
     uncommitted = [
         (generation.epoch, generation.seq, generation.step, name)
         for name, generation in everywhere.items()
-        if generation.slot is None and (head is None or (generation.epoch, generation.step) > (head.epoch, head.step))
+        if generation.slot is None
+        and name not in committed
+        and (head is None or (generation.epoch, generation.seq) > (head.epoch, head.seq))
     ]
     for _, _, step, (session, seq) in sorted(uncommitted, reverse=True):
         found.append(Candidate(step, None, session, seq))
     for commit in chain:
-        memory_session, memory_seq = by_slot.get(commit.slot, (None, None))
+        name = (commit.session, commit.seq)
+        memory_session, memory_seq = by_slot.get(commit.slot, name if name in everywhere else (None, None))
         found.append(Candidate(commit.step, commit.slot, memory_session, memory_seq))
     return found
 

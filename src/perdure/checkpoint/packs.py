@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from perdure.codec.digest import tile_digests
+from perdure.codec.digest import copy_and_digest, tile_digests
 from perdure.state.index import RankIndex
-from perdure.state.save import pack_of
-from perdure.store import PackIndex, PackRef, Run, parse_header
+from perdure.state.save import packs_of
+from perdure.store import PackIndex, PackRef, Run, parse_header, read_digested
 
-__all__ = ["DiskPack", "MemoryPack", "seal_pack", "store_pack"]
+__all__ = ["DiskPack", "MemoryPack", "seal"]
 
 
 class MemoryPack:
     """A sealed pack in a segment of the node's agent, mapped read-only."""
 
     tier = "memory"
+    mapped = True
 
     def __init__(self, view: memoryview, *, file: str) -> None:
         self.file = file
@@ -35,11 +36,16 @@ class MemoryPack:
         into[:nbytes] = found
         return into[:nbytes]
 
+    def read_digested(self, start: int, nbytes: int, into: memoryview, tile_bytes: int) -> bytes:
+        """Copy to ``into`` and hash the copy, in one pass over memory."""
+        return copy_and_digest(self._view[start : start + nbytes], into, tile_bytes)
+
 
 class DiskPack:
     """A pack in the store of the run."""
 
     tier = "disk"
+    mapped = False
 
     def __init__(self, run: Run, ref: PackRef) -> None:
         self.file = ref.name
@@ -57,20 +63,22 @@ class DiskPack:
         """Read from the store."""
         return self._run.store.read(self._ref.name, start=start, nbytes=nbytes, into=into)
 
+    def read_digested(self, start: int, nbytes: int, into: memoryview, tile_bytes: int) -> bytes:
+        """Read into ``into`` and hash what has come."""
+        store, name = self._run.store, self._ref.name
+        return read_digested(store, name, start=start, nbytes=nbytes, into=into, tile_bytes=tile_bytes)
 
-def seal_pack(index: RankIndex, view: memoryview) -> int:
-    """Hash the tiles of the tensors that ``index`` places in ``view`` and write the pack's header before them.
 
-    Returns the size of the pack in bytes; ``view`` is a valid pack afterwards. Releases the interpreter's lock.
+def seal(index: RankIndex, view: memoryview) -> int:
+    """Hash the tiles of the tensors that ``index`` places in ``view`` and write the header of each pack before them.
+
+    Returns the bytes of all packs; the front of ``view`` is valid packs afterwards. Releases the interpreter's lock.
     """
-    plan = pack_of(index)
-    digests = b"".join(tile_digests(view[e.start : e.start + e.nbytes], plan.tile_bytes) for e in plan.entries)
-    view[: plan.header_nbytes] = plan.render_header(digests)
-    for pad in plan.pads:
-        view[pad.start : pad.start + pad.nbytes] = bytes(pad.nbytes)
-    return plan.total_nbytes
-
-
-def store_pack(run: Run, pack: memoryview, *, epoch: int, step: int, seq: int, writer: str, number: int) -> PackRef:
-    """Write a sealed pack; durable on return."""
-    return run.write_pack([pack], epoch=epoch, step=step, seq=seq, writer=writer, number=number)
+    packs = packs_of(index)
+    for placed in packs:
+        plan, pack = placed.plan, view[placed.start : placed.stop]
+        digests = b"".join(tile_digests(pack[e.start : e.start + e.nbytes], plan.tile_bytes) for e in plan.entries)
+        pack[: plan.header_nbytes] = plan.render_header(digests)
+        for pad in plan.pads:
+            pack[pad.start : pad.start + pad.nbytes] = bytes(pad.nbytes)
+    return packs[-1].stop

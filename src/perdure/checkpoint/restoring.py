@@ -18,7 +18,8 @@ from perdure.checkpoint.framework import Framework, Target
 from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, line_up
 from perdure.checkpoint.link import AgentLink, Loan
 from perdure.checkpoint.messages import Adopt, Generation
-from perdure.checkpoint.packs import DiskPack, MemoryPack
+from perdure.checkpoint.memory_packs import MemoryPacks
+from perdure.checkpoint.packs import DiskPack
 from perdure.clock import Deadline
 from perdure.errors import (
     AgentLost,
@@ -27,7 +28,6 @@ from perdure.errors import (
     Bug,
     CallError,
     DeadlineExceeded,
-    FormatRefused,
     IntegrityError,
     PerdureError,
     StorageError,
@@ -36,8 +36,9 @@ from perdure.errors import (
 )
 from perdure.events import Restored
 from perdure.fabric import Fabric
-from perdure.state.index import Catalog, RankIndex
+from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, Match, PackSource, load, match
+from perdure.state.manifest import PartReader, catalog_of
 from perdure.store import Commit, Run
 from perdure.store.lineage import Note
 
@@ -154,15 +155,18 @@ class Restoring:
 
     def _chain(self, step: int | None) -> list[SlotFacts]:
         found = []
+        gone = self._run.pruned()
         for commit in branch(self._run):
-            found.append(SlotFacts(commit.slot, commit.step, commit.epoch))
+            if commit.slot in gone:
+                continue
+            found.append(SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq))
             if commit.step == step or (step is None and len(found) == _LOOK_BACK):
                 break
         return found
 
     def _open(self, tree: Mapping[str, Any], candidate: Candidate) -> _Opened:
         loans = self._borrow(candidate)
-        disk: dict[str, tuple[RankIndex, PackSource]] = {}
+        disk: dict[str, PackSource] = {}
         found: Catalog | None = None
         notes: tuple[str, ...] = ()
         if candidate.slot is not None:
@@ -172,22 +176,18 @@ class Restoring:
                 if not loans:
                     raise
                 notes = (f"{error}; took what is in memory",)
+        memory: list[PackSource] = []
+        if loans:
+            segments = [(loan.packed.index, loan.view) for loan in loans]
+            memory.append(MemoryPacks(segments, file=f"the memory of step {candidate.step}"))
         if found is not None:
             catalog = found
-            names = {index.rank: name for name, (index, _) in disk.items()}
         else:
             if not loans:
                 raise BlobMissing(f"step {candidate.step} is no longer in memory", step=candidate.step)
-            names = {loan.packed.index.rank: f"memory-{loan.packed.index.rank}" for loan in loans}
-            catalog = Catalog.join((names[loan.packed.index.rank], loan.packed.index) for loan in loans)
-        sources: dict[str, list[PackSource]] = {}
-        for loan in loans:
-            rank = loan.packed.index.rank
-            if rank in names:
-                where = f"the memory of step {candidate.step}, rank {rank}"
-                sources.setdefault(names[rank], []).append(MemoryPack(loan.view, file=where))
-        for name, (_, pack) in disk.items():
-            sources.setdefault(name, []).append(pack)
+            indexes = [loan.packed.index for loan in loans]
+            catalog = Catalog.join((f"memory-{index.rank}", index) for index in indexes)
+        sources = {pack: [*memory, *([disk[pack]] if pack in disk else [])] for pack in catalog.packs()}
         target = self._framework.prepare(tree, catalog)
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
@@ -263,20 +263,16 @@ def branch(run: Run) -> Iterator[Commit]:
             start = slot - 1
 
 
-def read_catalog(run: Run, slot: int) -> tuple[Catalog, dict[str, tuple[RankIndex, PackSource]]]:
-    """The catalog of a commit, and for each pack its index and its source in the store."""
+def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:
+    """The catalog of a commit, and for each pack its source in the store.
+
+    ``names`` (names and patterns with ``*``) reads of the index what is needed for those tensors alone.
+    """
     commit = run.read_slot(slot)
-    packs: dict[str, tuple[RankIndex, PackSource]] = {}
+    packs: dict[str, PackSource] = {}
+    readers: list[PartReader] = []
     for ref in commit.parts:
         part = run.read_part(ref)
-        try:
-            indexes = msgspec.json.decode(part.index, type=list[RankIndex])
-        except msgspec.MsgspecError as error:
-            raise FormatRefused(
-                f"{ref.name} holds an index that this release cannot read: {error}", file=ref.name
-            ) from error
-        if len(indexes) != len(part.packs):
-            raise FormatRefused(f"{ref.name} names {len(part.packs)} packs but indexes {len(indexes)}", file=ref.name)
-        for index, pack in zip(indexes, part.packs, strict=True):
-            packs[pack.name] = (index, DiskPack(run, pack))
-    return Catalog.join((name, index) for name, (index, _) in packs.items()), packs
+        readers.append(PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name))  # type: ignore[misc]
+        packs.update({pack.name: DiskPack(run, pack) for pack in part.packs})
+    return catalog_of(readers, wanted=names), packs

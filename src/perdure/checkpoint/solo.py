@@ -13,8 +13,9 @@ from dataclasses import dataclass, field
 from perdure.checkpoint import drain
 from perdure.checkpoint.blame import disagreement
 from perdure.checkpoint.notes import FailureNotes
-from perdure.checkpoint.packs import seal_pack
+from perdure.checkpoint.packs import seal
 from perdure.checkpoint.saved import Outcome, Saved
+from perdure.checkpoint.unchanged import Stored
 from perdure.clock import Deadline
 from perdure.errors import PerdureError
 from perdure.shm import Segment
@@ -41,37 +42,56 @@ class SoloSave:
 
 
 def drain_alone(
-    run: Run, save: SoloSave, *, rank: int, world: int, commit_s: float, after: int | None, notes: FailureNotes
-) -> Outcome:
+    run: Run,
+    save: SoloSave,
+    *,
+    rank: int,
+    world: int,
+    commit_s: float,
+    after: int | None,
+    notes: FailureNotes,
+    stored: Stored | None,
+) -> tuple[Outcome, Stored | None]:
     """Make ``save`` durable; called on a background thread of every rank, and gives its segment back in any case.
 
     ``after`` is the newest slot that this rank knows of: what was committed up to there is no commit of this save.
+    ``stored`` is what this rank stored last; what it has stored now comes back, None if that is not known.
     """
     began = time.monotonic()
     deadline = Deadline.after(commit_s, f"step {save.order.step} to be whole and committed")
     try:
         already = drain.find_commit(run, save.order, after=after)
         if already is not None:  # the agent had done it, but not lived to say so
-            return Outcome(already.slot, save.raw_nbytes, save.raw_nbytes, 0.0)
-        nbytes = seal_pack(save.index, save.segment.view)
+            return Outcome(already.slot, save.raw_nbytes, save.raw_nbytes, 0.0), None
+        nbytes = seal(save.index, save.segment.view)
         packs = [(save.index, save.segment.view[:nbytes])]
         if rank == 0:
-            made = _lead(run, save, packs, world=world, deadline=deadline, notes=notes)
+            made, part = _lead(run, save, packs, world=world, deadline=deadline, notes=notes, stored=stored)
         else:
             notes.say(save.order.seq, save.said)
-            made = _follow(run, save.order, packs, rank=rank, deadline=deadline, after=after, notes=notes)
-        return Outcome(made.slot, save.raw_nbytes, nbytes, time.monotonic() - began)
+            part = drain.write_part(run, save.order, writer=f"rank{rank}", packs=packs, stored=stored)
+            made = _follow(run, save.order, part, deadline=deadline, after=after, notes=notes)
+        return Outcome(made.slot, save.raw_nbytes, part.nbytes, time.monotonic() - began), part.stored(made.slot)
     finally:
         save.release()
 
 
-def _lead(run: Run, save: SoloSave, packs: Packs, *, world: int, deadline: Deadline, notes: FailureNotes) -> Commit:
+def _lead(
+    run: Run,
+    save: SoloSave,
+    packs: Packs,
+    *,
+    world: int,
+    deadline: Deadline,
+    notes: FailureNotes,
+    stored: Stored | None,
+) -> tuple[Commit, drain.WrittenPart]:
     """Rank 0: write, wait for the others, compare, commit. What fails before the commit is tried is final."""
     order = save.order
     writers = [f"rank{each}" for each in range(world)]
     mine = None
     try:
-        mine = drain.write_part(run, order, writer=writers[0], packs=packs)
+        mine = drain.write_part(run, order, writer=writers[0], packs=packs, stored=stored)
         parts = drain.await_parts(run, order, writers=writers, deadline=deadline, heed=lambda: notes.heed(order.seq))
         others = [(rank, notes.said(order.seq, rank)) for rank in range(1, world)]
         differs = disagreement(order.step, [(0, save.said), *others])
@@ -80,26 +100,24 @@ def _lead(run: Run, save: SoloSave, packs: Packs, *, world: int, deadline: Deadl
     except PerdureError as error:
         error.facts["final"] = True
         if mine is not None:
-            drain.withdraw(run, mine)
+            drain.withdraw(run, mine.ref)
         raise
-    return drain.commit(run, order, parts)
+    return drain.commit(run, order, parts), mine
 
 
 def _follow(
     run: Run,
     order: drain.Order,
-    packs: Packs,
+    mine: drain.WrittenPart,
     *,
-    rank: int,
     deadline: Deadline,
     after: int | None,
     notes: FailureNotes,
 ) -> Commit:
-    """Another rank: write, wait for the commit of rank 0."""
-    mine = drain.write_part(run, order, writer=f"rank{rank}", packs=packs)
+    """Another rank, whose part is written: wait for the commit of rank 0."""
     try:
         return drain.await_commit(run, order, after=after, deadline=deadline, heed=lambda: notes.heed(order.seq))
     except PerdureError as error:
         if error.facts.get("final"):
-            drain.withdraw(run, mine)
+            drain.withdraw(run, mine.ref)
         raise

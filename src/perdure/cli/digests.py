@@ -42,7 +42,7 @@ def category_digests(url: str, *, step: int) -> dict[str, str]:
         memory = Memory(int(whole.__array_interface__["data"][0]), whole.nbytes, whole)
         held = (Held(Box.whole(tensor.shape), memory),)
         item = TensorItem(tensor.name, tensor.dtype, tensor.shape, held)
-        load(catalog, [Match(item, tensor)], lambda pack: [packs[pack][1]])
+        load(catalog, [Match(item, tensor)], lambda pack: [packs[pack]])
         facts = [tensor.name, tensor.rank, tensor.dtype, tensor.shape, digest(whole)]
         parts[_category(tensor.name)].append(msgspec.json.encode(facts))
     values: list[tuple[str, int | None, Any]] = [(key, None, value) for key, value in catalog.values.items()]

@@ -7,6 +7,7 @@ holds, a `Layout` is all of it; `Layout.check` proves that the pieces tile.
 from perdure.layout.box import Box
 from perdure.layout.cut import BlockCyclic, ByHead, ByLayer, Cut, Even, Fused, Rule, Span, Uneven
 from perdure.layout.element import element_bytes
+from perdure.layout.even_grid import EvenGrid
 from perdure.layout.flat import flat_boxes, flat_layout, flat_pieces
 from perdure.layout.grid import cut_tensor, pieces_at
 from perdure.layout.index import BoxIndex
@@ -24,6 +25,7 @@ __all__ = [
     "ByLayer",
     "Cut",
     "Even",
+    "EvenGrid",
     "Fused",
     "Layout",
     "Mesh",

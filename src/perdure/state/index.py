@@ -1,7 +1,7 @@
-"""What a manifest part says about tensors: the index of each rank, and the catalog that joins the indexes of all.
+"""What a rank tells of the tensors that it saved, and the catalog that joins what all ranks, or all parts, tell.
 
-The store keeps an index as bytes it does not interpret; these records give it meaning. They are strict: an unknown or
-missing field, a box outside its tensor, a byte count that does not fit the dtype are refused.
+A `RankIndex` goes from a rank to its agent; `perdure.state.manifest` writes the indexes of a node into a part. Both are
+strict: an unknown or missing field, a box outside its tensor, a byte count that does not fit the dtype are refused.
 """
 
 from __future__ import annotations
@@ -13,10 +13,22 @@ from typing import Any, TypeVar
 import msgspec
 
 from perdure.codec.dtypes import DTYPES, nbytes
-from perdure.errors import FormatRefused
-from perdure.layout import Box, Layout, Piece, TensorLayout
+from perdure.errors import FormatRefused, LayoutError
+from perdure.layout import Box, EvenGrid, Layout, Piece, TensorLayout
 
-__all__ = ["Catalog", "CatalogTensor", "RankIndex", "SavedPiece", "SavedTensor", "SavedValue", "StoredPiece"]
+__all__ = [
+    "Catalog",
+    "CatalogTensor",
+    "Joining",
+    "RankIndex",
+    "SavedGrid",
+    "SavedPiece",
+    "SavedTensor",
+    "SavedValue",
+    "StoredPiece",
+    "checked",
+    "piece_key",
+]
 
 Key = TypeVar("Key", str, tuple[int, str])
 _MAX_DIMS = 64
@@ -30,8 +42,24 @@ class SavedPiece(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fi
     hi: tuple[int, ...]
 
 
+class SavedGrid(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """An `EvenGrid` of the ranks that wrote the blocks of a tensor."""
+
+    parts: tuple[int, ...]
+    first: int
+    strides: tuple[int, ...]
+
+    @property
+    def grid(self) -> EvenGrid:
+        """The grid; raises `LayoutError` if there can be none such."""
+        return EvenGrid(self.parts, self.first, self.strides)
+
+
 class SavedTensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """One tensor in a rank's index; ``pieces`` are those that this rank wrote."""
+    """One tensor in a rank's index; ``pieces`` are those that this rank wrote.
+
+    ``layout`` is the position in the index's ``layouts`` of the grid that the pieces of all ranks make, if they do.
+    """
 
     name: str
     dtype: str
@@ -39,6 +67,7 @@ class SavedTensor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     pieces: tuple[SavedPiece, ...]
     aliases: tuple[str, ...] = ()
     local: bool = False
+    layout: int | None = None
 
 
 class SavedValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -50,12 +79,13 @@ class SavedValue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class RankIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All that one rank wrote of a step."""
+    """All that one rank wrote of a step. ``layouts`` are the same on every rank."""
 
     rank: int
     world: int
     tensors: tuple[SavedTensor, ...]
     values: tuple[SavedValue, ...]
+    layouts: tuple[SavedGrid, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +95,8 @@ class StoredPiece:
     box: Box
     pack: str
     key: str
+    coded: bool = False
+    """whether the entry is a frame (`perdure.codec`) whose decoded bytes are the box"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,39 +130,16 @@ class Catalog:
     @classmethod
     def join(cls, indexes: Iterable[tuple[str, RankIndex]]) -> Catalog:
         """Join ``(pack name, index)`` of every rank; raise `FormatRefused` where they contradict each other."""
-        world = 0
-        ranks: set[int] = set()
-        tensors: dict[str, CatalogTensor] = {}
-        local_tensors: dict[tuple[int, str], CatalogTensor] = {}
-        values: dict[str, Any] = {}
-        local_values: dict[tuple[int, str], Any] = {}
+        joining = Joining()
         for pack, index in indexes:
-            world = world or index.world
-            if index.world != world or not 0 <= index.rank < world or index.rank in ranks:
-                raise FormatRefused(f"{pack} is of rank {index.rank} of {index.world}, others are of {world} ranks")
-            ranks.add(index.rank)
+            joining.ranks(pack, index.world, [index.rank])
             for saved in index.tensors:
-                mine = _checked(saved, pack, index.rank if saved.local else None)
-                if saved.local:
-                    _enter(local_tensors, (index.rank, saved.name), mine)
-                    continue
-                known = tensors.setdefault(saved.name, mine)
-                if known is not mine:
-                    tensors[saved.name] = _merged(known, mine)
+                pieces = tuple(StoredPiece(_box(saved.name, p.lo, p.hi), pack, p.key) for p in saved.pieces)
+                rank = index.rank if saved.local else None
+                joining.tensor(checked(saved.name, saved.dtype, saved.shape, pieces, saved.aliases, rank))
             for value in index.values:
-                if value.local:
-                    _enter(local_values, (index.rank, value.key), value.value)
-                else:
-                    _enter(values, value.key, value.value)
-        if len(ranks) < world:
-            gone = sorted(set(range(min(world, len(ranks) + 1))) - ranks)
-            raise FormatRefused(f"{len(ranks)} of {world} ranks are there; rank {gone[0]} is not", ranks=gone)
-        aliases: dict[str, str] = {}
-        for tensor in tensors.values():
-            for alias in tensor.aliases:
-                if alias in tensors or aliases.setdefault(alias, tensor.name) != tensor.name:
-                    raise FormatRefused(f"{alias!r} is a name of two different tensors", tensor=alias)
-        return cls(world, tensors, local_tensors, aliases, values, local_values)
+                joining.value(value.key, index.rank if value.local else None, value.value)
+        return joining.done()
 
     def find(self, name: str) -> CatalogTensor | None:
         """The shared tensor called ``name``, under its own name or an alias."""
@@ -167,6 +176,97 @@ class Catalog:
         return sorted({piece.pack for tensor in every for piece in tensor.pieces})
 
 
+class Joining:
+    """A catalog in the making. Every method raises `FormatRefused` for what contradicts what was said before."""
+
+    def __init__(self) -> None:
+        self._world = 0
+        self._ranks: set[int] = set()
+        self._tensors: dict[str, CatalogTensor] = {}
+        self._local_tensors: dict[tuple[int, str], CatalogTensor] = {}
+        self._aliases: dict[str, str] = {}
+        self._values: dict[str, Any] = {}
+        self._local_values: dict[tuple[int, str], Any] = {}
+
+    def ranks(self, who: str, world: int, ranks: Iterable[int]) -> None:
+        """``who`` (a pack or part, for messages) holds what ``ranks`` of ``world`` wrote."""
+        self._world = self._world or world
+        for rank in ranks:
+            if world != self._world or not 0 <= rank < world or rank in self._ranks:
+                raise FormatRefused(f"{who} is of rank {rank} of {world}, others are of {self._world} ranks")
+            self._ranks.add(rank)
+
+    def tensor(self, tensor: CatalogTensor) -> None:
+        """A checked tensor, or some pieces of it."""
+        if tensor.rank is not None:
+            _enter(self._local_tensors, (tensor.rank, tensor.name), tensor)
+            return
+        known = self._tensors.setdefault(tensor.name, tensor)
+        if known is not tensor:
+            self._tensors[tensor.name] = _merged(known, tensor)
+
+    def value(self, key: str, rank: int | None, value: Any) -> None:
+        """A value, of one rank alone or of all."""
+        if rank is None:
+            _enter(self._values, key, value)
+        else:
+            _enter(self._local_values, (rank, key), value)
+
+    def done(self) -> Catalog:
+        """The catalog; refused if a rank is missing, or if a name is that of two tensors."""
+        if len(self._ranks) < self._world:
+            gone = sorted(set(range(min(self._world, len(self._ranks) + 1))) - self._ranks)
+            raise FormatRefused(
+                f"{len(self._ranks)} of {self._world} ranks are there; rank {gone[0]} is not", ranks=gone
+            )
+        for tensor in self._tensors.values():
+            for alias in tensor.aliases:
+                if alias in self._tensors or self._aliases.setdefault(alias, tensor.name) != tensor.name:
+                    raise FormatRefused(f"{alias!r} is a name of two different tensors", tensor=alias)
+        return Catalog(self._world, self._tensors, self._local_tensors, self._aliases, self._values, self._local_values)
+
+
+def piece_key(name: str, shape: Sequence[int], box: Box, rank: int | None) -> str:
+    """The key of a piece in its pack; ``rank`` for tensors that are of one rank alone.
+
+    >>> piece_key("w", (8, 2), Box((0, 0), (4, 2)), None), piece_key("rng", (2,), Box((0,), (2,)), 3)
+    ('w[0:4,0:2]', 'rng@rank3')
+    """
+    name = name if rank is None else f"{name}@rank{rank}"
+    if not any(box.lo) and box.hi == tuple(shape):
+        return name
+    return f"{name}[{','.join(f'{a}:{b}' for a, b in zip(box.lo, box.hi, strict=True))}]"
+
+
+def checked(
+    name: str,
+    dtype: str,
+    shape: tuple[int, ...],
+    pieces: tuple[StoredPiece, ...],
+    aliases: tuple[str, ...],
+    rank: int | None,
+) -> CatalogTensor:
+    """The tensor, if there can be one such; raises `FormatRefused` that names it."""
+    if dtype not in DTYPES:
+        raise FormatRefused(f"{name!r} has the dtype {dtype!r}, which this release does not know")
+    if len(shape) > _MAX_DIMS or any(not 0 <= extent < 1 << 62 for extent in shape):
+        raise FormatRefused(f"{name!r} has an impossible shape")
+    for piece in pieces:
+        inside = len(piece.box.lo) == len(shape) and all(
+            0 <= lo and hi <= extent for lo, hi, extent in zip(piece.box.lo, piece.box.hi, shape, strict=True)
+        )
+        if not inside:
+            raise FormatRefused(f"a piece of {name!r} lies outside its tensor", tensor=name)
+    return CatalogTensor(name, dtype, shape, pieces, aliases, rank)
+
+
+def _box(name: str, lo: tuple[int, ...], hi: tuple[int, ...]) -> Box:
+    try:
+        return Box(lo, hi)
+    except LayoutError as error:
+        raise FormatRefused(f"a piece of {name!r} lies outside its tensor", tensor=name) from error
+
+
 def _enter(table: dict[Key, Any], key: Key, entry: Any) -> None:
     if key in table:
         raise FormatRefused(f"{key!r} is there twice")
@@ -178,19 +278,3 @@ def _merged(known: CatalogTensor, mine: CatalogTensor) -> CatalogTensor:
         raise FormatRefused(f"two ranks saved {known.name!r} with different dtypes or shapes", tensor=known.name)
     aliases = tuple(dict.fromkeys(known.aliases + mine.aliases))
     return CatalogTensor(known.name, known.dtype, known.shape, known.pieces + mine.pieces, aliases)
-
-
-def _checked(saved: SavedTensor, pack: str, rank: int | None) -> CatalogTensor:
-    if saved.dtype not in DTYPES:
-        raise FormatRefused(f"{saved.name!r} has the dtype {saved.dtype!r}, which this release does not know")
-    if len(saved.shape) > _MAX_DIMS or any(not 0 <= extent < 1 << 62 for extent in saved.shape):
-        raise FormatRefused(f"{saved.name!r} has an impossible shape")
-    pieces = []
-    for piece in saved.pieces:
-        inside = len(piece.lo) == len(piece.hi) == len(saved.shape) and all(
-            0 <= lo <= hi <= extent for lo, hi, extent in zip(piece.lo, piece.hi, saved.shape, strict=True)
-        )
-        if not inside:
-            raise FormatRefused(f"a piece of {saved.name!r} lies outside its tensor", tensor=saved.name)
-        pieces.append(StoredPiece(Box(piece.lo, piece.hi), pack, piece.key))
-    return CatalogTensor(saved.name, saved.dtype, saved.shape, tuple(pieces), saved.aliases, rank)

@@ -17,14 +17,16 @@ import numpy as np
 from perdure.codec.digest import digest
 from perdure.codec.dtypes import nbytes as nbytes_of
 from perdure.errors import CallError, LayoutError, StateMismatch
-from perdure.layout import Box, Layout, Piece, TensorLayout
+from perdure.layout import Box, EvenGrid, Layout, Piece, TensorLayout
 from perdure.shm import copy_many
-from perdure.state.index import RankIndex, SavedPiece, SavedTensor, SavedValue
+from perdure.state.index import RankIndex, SavedGrid, SavedPiece, SavedTensor, SavedValue, piece_key
 from perdure.state.items import Capture
 from perdure.store.pack import PackItem, PackPlan, plan_pack
-from perdure.store.pack_header import wrong_key
+from perdure.store.pack_header import HEADER_ALIGN_BYTES, wrong_key
 
-__all__ = ["Offer", "SavePlan", "Write", "copy_writes", "offer", "pack_of", "settle"]
+__all__ = ["Offer", "PlacedPack", "SavePlan", "Write", "copy_writes", "offer", "packs_of", "place_packs", "settle"]
+
+PACK_TENSORS = 4096  # so that a reader of one tensor need not read the header of a million
 
 _Shared = tuple[str, tuple[int, ...], tuple[int, ...]]  # a piece of a tensor that is not rank-local: name, lo, hi
 
@@ -49,12 +51,25 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Piece ``piece`` of tensor ``tensor`` (positions in the capture) goes to byte ``start`` of the pack."""
+    """Piece ``piece`` of tensor ``tensor`` (positions in the capture) goes to byte ``start`` of the segment."""
 
     tensor: int
     piece: int
     start: int
     nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedPack:
+    """A pack of a segment: it begins at byte ``start``, a multiple of 4096."""
+
+    start: int
+    plan: PackPlan
+
+    @property
+    def stop(self) -> int:
+        """The byte after its last."""
+        return self.start + self.plan.total_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +82,10 @@ class SavePlan:
 
     plan_id: str
     offer: Offer
-    pack: PackPlan
+    packs: tuple[PlacedPack, ...]
     writes: tuple[Write, ...]
     tensors: tuple[SavedTensor, ...]
+    layouts: tuple[SavedGrid, ...]
     value_keys: frozenset[str]
     replicas: tuple[tuple[str, Box], ...]
     aliases: tuple[str, ...]
@@ -79,6 +95,11 @@ class SavePlan:
         """Bytes of tensors that this rank writes."""
         return sum(write.nbytes for write in self.writes)
 
+    @property
+    def total_nbytes(self) -> int:
+        """Bytes of the segment that holds the packs."""
+        return self.packs[-1].stop
+
     def index(self, capture: Capture, *, rank: int, world: int) -> RankIndex:
         """The rank's index of a step: the planned tensors and the values of ``capture`` that it writes."""
         values = tuple(
@@ -86,7 +107,7 @@ class SavePlan:
             for item in capture.values
             if item.local or item.key in self.value_keys
         )
-        return RankIndex(rank=rank, world=world, tensors=self.tensors, values=values)
+        return RankIndex(rank=rank, world=world, tensors=self.tensors, values=values, layouts=self.layouts)
 
 
 def offer(capture: Capture, *, rank: int) -> Offer:
@@ -125,6 +146,7 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
         for key, local in each.values:
             if not local:
                 value_writer.setdefault(key, each.rank)
+    grids, layouts = _grids(offers, writer)
     mine = offers[rank]
     items: list[PackItem] = []
     places: list[tuple[int, int]] = []
@@ -132,7 +154,7 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
     for i, tensor in enumerate(mine.tensors):
         pieces = []
         for j, (lo, hi, size) in enumerate(tensor.boxes):
-            if not tensor.local and writer[tensor.name, lo, hi] != rank:
+            if not tensor.local and writer.get((tensor.name, lo, hi)) != rank:
                 continue
             key = _key(tensor, lo, hi, rank)
             items.append(PackItem(key, tensor.dtype, Box(lo, hi).shape, size))
@@ -147,16 +169,19 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
                     pieces=tuple(pieces),
                     aliases=tensor.aliases if tensor.local else aliases[tensor.name],
                     local=tensor.local,
+                    layout=None if tensor.local else grids.get(tensor.name),
                 )
             )
-    pack = plan_pack(items)
-    writes = tuple(Write(i, j, entry.start, entry.nbytes) for (i, j), entry in zip(places, pack.entries, strict=True))
+    packs = place_packs(items)
+    starts = [(pack.start + entry.start, entry.nbytes) for pack in packs for entry in pack.plan.entries]
+    writes = tuple(Write(i, j, start, nbytes) for (i, j), (start, nbytes) in zip(places, starts, strict=True))
     return SavePlan(
         plan_id=digest(msgspec.json.encode(list(offers))),
         offer=mine,
-        pack=pack,
+        packs=packs,
         writes=writes,
         tensors=tuple(saved),
+        layouts=layouts,
         value_keys=frozenset(key for key, chosen in value_writer.items() if chosen == rank),
         replicas=tuple(
             (name, Box(lo, hi))
@@ -167,9 +192,9 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
     )
 
 
-def pack_of(index: RankIndex) -> PackPlan:
-    """The pack that ``index`` describes: the same plan as that of the rank that wrote it."""
-    return plan_pack(
+def packs_of(index: RankIndex) -> tuple[PlacedPack, ...]:
+    """The packs that ``index`` describes: the same as in the plan of the rank that wrote them."""
+    return place_packs(
         [
             PackItem(piece.key, tensor.dtype, box.shape, nbytes_of(tensor.dtype, box.shape))
             for tensor in index.tensors
@@ -177,6 +202,16 @@ def pack_of(index: RankIndex) -> PackPlan:
             for box in (Box(piece.lo, piece.hi),)
         ]
     )
+
+
+def place_packs(items: Sequence[PackItem]) -> tuple[PlacedPack, ...]:
+    """Lay ``items`` out in packs one after another, as many tensors in each as a reader of one is glad of."""
+    placed: list[PlacedPack] = []
+    start = 0
+    for first in range(0, max(len(items), 1), PACK_TENSORS):
+        placed.append(PlacedPack(start, plan_pack(items[first : first + PACK_TENSORS])))
+        start = -(-placed[-1].stop // HEADER_ALIGN_BYTES) * HEADER_ALIGN_BYTES
+    return tuple(placed)
 
 
 def copy_writes(
@@ -207,6 +242,8 @@ def _holders(offers: Sequence[Offer]) -> tuple[dict[_Shared, list[int]], dict[_S
     for each in offers:
         for tensor in each.tensors:
             for lo, hi, nbytes in tensor.boxes:
+                if not nbytes and 0 not in tensor.shape and not tensor.local:
+                    continue  # an empty shard; of a tensor that is empty as a whole one piece is kept
                 piece = (tensor.name, lo, hi)
                 key = _key(tensor, lo, hi, each.rank)
                 owner = (each.rank if tensor.local else None, piece)
@@ -239,10 +276,22 @@ def _assigned(
 
 
 def _key(tensor: OfferedTensor, lo: tuple[int, ...], hi: tuple[int, ...], rank: int) -> str:
-    name = f"{tensor.name}@rank{rank}" if tensor.local else tensor.name
-    if all(a == 0 for a in lo) and hi == tensor.shape:
-        return name
-    return f"{name}[{','.join(f'{a}:{b}' for a, b in zip(lo, hi, strict=True))}]"
+    return piece_key(tensor.name, tensor.shape, Box(lo, hi), rank if tensor.local else None)
+
+
+def _grids(offers: Sequence[Offer], writer: Mapping[_Shared, int]) -> tuple[dict[str, int], tuple[SavedGrid, ...]]:
+    """For each shared tensor whose blocks lie in an even grid of writers, its number in the list of such grids."""
+    shapes = {tensor.name: tensor.shape for each in offers for tensor in each.tensors if not tensor.local}
+    pieces: dict[str, list[tuple[int, Box]]] = {}
+    for (name, lo, hi), rank in writer.items():
+        pieces.setdefault(name, []).append((rank, Box(lo, hi)))
+    known: dict[EvenGrid, int] = {}
+    found: dict[str, int] = {}
+    for name in sorted(pieces):  # the same numbers on every rank
+        grid = EvenGrid.of(shapes[name], pieces[name])
+        if grid is not None:
+            found[name] = known.setdefault(grid, len(known))
+    return found, tuple(SavedGrid(grid.parts, grid.first, grid.strides) for grid in known)
 
 
 def _joined(offers: Sequence[Offer]) -> tuple[Layout, dict[str, tuple[str, ...]]]:

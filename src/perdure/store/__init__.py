@@ -1,17 +1,20 @@
-"""Named bytes that become true: the store, the pack, and the commit. See `docs/spec/format-0.md`."""
+"""Named bytes that become true: the store, the pack, and the commit. See `docs/spec/format-v1.md`."""
 
-from perdure.store.api import Store
+from perdure.store.api import DigestedReads, Store
+from perdure.store.digested import read_digested
 from perdure.store.disk import Disk
 from perdure.store.lineage import Note, Run
 from perdure.store.pack import PackEntry, PackIndex, PackItem, PackPlan, parse_header, plan_pack
 from perdure.store.ram import Ram
-from perdure.store.records import Commit, Epoch, Marker, PackRef, Part, PartRef
+from perdure.store.records import Commit, Epoch, LeafRef, Marker, PackRef, Part, PartRef, Pruned
 from perdure.store.url import StoreUrl, open_store
 
 __all__ = [
     "Commit",
+    "DigestedReads",
     "Disk",
     "Epoch",
+    "LeafRef",
     "Marker",
     "Note",
     "PackEntry",
@@ -21,6 +24,7 @@ __all__ = [
     "PackRef",
     "Part",
     "PartRef",
+    "Pruned",
     "Ram",
     "Run",
     "Store",
@@ -28,4 +32,5 @@ __all__ = [
     "open_store",
     "parse_header",
     "plan_pack",
+    "read_digested",
 ]

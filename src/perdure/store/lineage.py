@@ -31,18 +31,31 @@ from perdure.clock import SYSTEM, Clock
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, FormatRefused, Superseded, TryAgain
 from perdure.store.api import Store, as_bytes
 from perdure.store.pack import PackIndex, parse_header
-from perdure.store.places import EPOCHS, MARKER, SLOTS, epoch_name, number_of, pack_name, part_name, slot_name
+from perdure.store.places import (
+    EPOCHS,
+    MARKER,
+    PRUNED,
+    SLOTS,
+    epoch_name,
+    number_of,
+    pack_name,
+    part_name,
+    pruned_name,
+    slot_name,
+)
 from perdure.store.records import (
+    PART_LIMIT_BYTES,
     Commit,
     Epoch,
+    LeafRef,
     Marker,
     PackRef,
     Part,
     PartRef,
+    Pruned,
     decode,
     digest_of,
     encode,
-    read_bounded,
     read_record,
 )
 
@@ -52,7 +65,7 @@ if TYPE_CHECKING:
 __all__ = ["Note", "Run"]
 
 _TRIES = 3  # of a write whose response is lost, one after the other; waiting is for a store that retries
-_SAVED = ("epoch", "parent", "step", "parts", "meta", "metric", "pinned")
+_SAVED = ("epoch", "parent", "step", "session", "seq", "parts", "meta", "metric", "pinned")
 _RACES = 1000  # slots lost to older writers before we give up: far more than there can be
 
 
@@ -163,24 +176,71 @@ class Run:
             )
         return parse_header(lambda start, nbytes: header[start : start + nbytes], found, file=ref.name)
 
-    def write_part(self, part: Part) -> PartRef:
-        """Store ``part``, whose packs must be there; writing the same part again is no error."""
+    def write_part(self, part: Part, leaves: Sequence[Buffer] = ()) -> PartRef:
+        """Store ``part`` with its ``leaves``; its packs must be there. Writing the same part again is no error."""
         for pack in part.packs:
             self._check_there(pack.name, pack.nbytes)
         name = part_name(epoch=part.epoch, step=part.step, seq=part.seq, writer=part.writer)
-        data = encode(part)
+        top = encode(part)
+        data = b"".join([top, *leaves])
+        if len(data) != len(top) + part.leaves_nbytes:
+            raise CallError(f"{name} has {len(data)} bytes, its record says {len(top) + part.leaves_nbytes}", file=name)
         if not _settle(self.store, name, data):
             raise CallError(f"{name} exists with other content; count `seq` up for every attempt", file=name)
-        return PartRef(name=name, nbytes=len(data), digest=digest_of(data))
+        return PartRef(name=name, nbytes=len(data), top_nbytes=len(top), digest=digest_of(top))
+
+    def part_ref(self, name: str) -> PartRef | None:
+        """The reference to the part that another writer stored as ``name``; None if it is not there yet.
+
+        Raises `BlobCorrupt` or `FormatRefused` as `read_part`.
+        """
+        nbytes = self.store.size(name)
+        if nbytes is None:
+            return None
+        top_nbytes = _top_nbytes(self.store, name, nbytes)
+        top = self.store.read(name, nbytes=top_nbytes)
+        ref = PartRef(name=name, nbytes=nbytes, top_nbytes=top_nbytes, digest=digest_of(top))
+        self.read_part(ref)
+        return ref
 
     def read_part(self, ref: PartRef) -> Part:
-        """Read a part; raises `BlobMissing`, `BlobCorrupt` or `FormatRefused` as any record."""
-        data = read_bounded(self.store, ref.name, Part)
-        if data.nbytes != ref.nbytes or digest_of(data) != ref.digest:
+        """Read the record of a part; raises `BlobMissing`, `BlobCorrupt` or `FormatRefused` as any record."""
+        found = self.store.size(ref.name)
+        if found is None:
+            raise BlobMissing(f"{ref.name} is not there; use another copy or an older step", file=ref.name)
+        top = self.store.read(ref.name, nbytes=min(ref.top_nbytes, found, PART_LIMIT_BYTES))
+        if found != ref.nbytes or digest_of(top) != ref.digest:
             raise BlobCorrupt(
                 f"{ref.name} is not the part that was committed; use another copy or an older step", file=ref.name
             )
-        return decode(data, Part, file=ref.name)
+        part = decode(top, Part, file=ref.name)
+        if part.run != self.marker.run or ref.top_nbytes + part.leaves_nbytes != ref.nbytes:
+            raise FormatRefused(f"{ref.name} is of another run, or has leaves that it does not name", file=ref.name)
+        return part
+
+    def read_leaf(self, ref: PartRef, leaf: LeafRef) -> memoryview:
+        """The bytes of a leaf of the part ``ref``; raises `BlobCorrupt` if they are not those that were written."""
+        data = self.store.read(ref.name, start=ref.top_nbytes + leaf.start, nbytes=leaf.nbytes)
+        if digest_of(data) != leaf.digest:
+            raise BlobCorrupt(
+                f"{ref.name} is corrupt: its index from {leaf.first!r} to {leaf.last!r} does not hash to its digest; "
+                "use another copy or an older step",
+                file=ref.name,
+            )
+        return data
+
+    def give_up(self, commit: Commit) -> None:
+        """Say that ``commit`` is pruned; done before anything that it names is deleted. Again is no error."""
+        made = Pruned(run=self.marker.run, slot=commit.slot, step=commit.step, created=self.clock.wall())
+        _settle(self.store, pruned_name(commit.slot), encode(made))
+
+    def pruned(self) -> frozenset[int]:
+        """The slots of the commits that were given up."""
+        return frozenset(number for name in self.store.names(PRUNED) if (number := number_of(name)) is not None)
+
+    def is_pruned(self, slot: int) -> bool:
+        """Whether the commit of ``slot`` was given up."""
+        return self.store.size(pruned_name(slot)) is not None
 
     def commit(
         self,
@@ -192,6 +252,8 @@ class Run:
         meta: Mapping[str, Any],
         metric: float | None = None,
         pinned: bool = False,
+        session: str = "",
+        seq: int = 0,
     ) -> Commit:
         """Make ``parts`` a step of the run, as the child of slot ``parent`` (None: training began from scratch).
 
@@ -210,6 +272,8 @@ class Run:
             epoch=epoch,
             parent=parent,
             step=step,
+            session=session,
+            seq=seq,
             parts=tuple(parts),
             meta=dict(meta),
             metric=metric,
@@ -324,6 +388,19 @@ def _settle(store: Store, name: str, data: bytes) -> bool:
             if not left:
                 raise
     raise AssertionError("unreachable")
+
+
+def _top_nbytes(store: Store, name: str, nbytes: int) -> int:
+    """The bytes of the record at the front of a part: up to its first line feed."""
+    ahead = 64 << 10
+    while True:
+        ahead = min(ahead, nbytes, PART_LIMIT_BYTES)
+        at = bytes(store.read(name, nbytes=ahead)).find(b"\n")
+        if at >= 0:
+            return at + 1
+        if ahead == min(nbytes, PART_LIMIT_BYTES):
+            raise BlobCorrupt(f"{name} is corrupt: its record has no end; use another copy or an older step", file=name)
+        ahead *= 8
 
 
 def _same_save(one: Commit, other: Commit) -> bool:

@@ -40,6 +40,7 @@ from perdure.store.pack_header import (
     frame,
     place,
     spell,
+    spell_metadata,
     wrong_key,
 )
 
@@ -175,7 +176,7 @@ def plan_pack(items: Sequence[PackItem], *, tile_bytes: int = TILE_BYTES) -> Pac
 def parse_header(read: Callable[[int, int], Buffer], total_nbytes: int, *, file: str = "the pack") -> PackIndex:
     """Read the header of a pack of ``total_nbytes`` bytes; ``read(start, nbytes)`` gives bytes of it.
 
-    Not one byte of the data is looked at. Raises `FormatRefused`, saying why, for whatever format 0 would not write.
+    Not one byte of the data is looked at. Raises `FormatRefused`, saying why, for whatever the format would not write.
     """
     if not HEADER_ALIGN_BYTES <= total_nbytes <= NBYTES_LIMIT:
         _refuse(file, f"{total_nbytes} bytes are no pack")
@@ -201,7 +202,7 @@ def parse_header(read: Callable[[int, int], Buffer], total_nbytes: int, *, file:
     if len(metadata.digests) != 2 * DIGEST_BYTES * n_tiles or not _HEX.match(metadata.digests):
         _refuse(file, f"{len(metadata.digests)} characters are not the digests of {n_tiles} tiles")
     if frame(spell(entries, tile_bytes, metadata.digests, header_nbytes), header_nbytes) != raw:
-        _refuse(file, "gaps, overlaps, duplicate keys, or a spelling that is not that of format 0")
+        _refuse(file, "gaps, overlaps, duplicate keys, or a spelling that is not that of the format")
     return PackIndex(
         entries=tuple(entries),
         tile_bytes=tile_bytes,
@@ -223,7 +224,13 @@ class _Metadata(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 _Count = Annotated[int, msgspec.Meta(ge=0, le=NBYTES_LIMIT)]
 
 
-class _Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Front(msgspec.Struct, frozen=True):
+    """The metadata alone; what else there is is passed over."""
+
+    metadata: msgspec.Raw = msgspec.field(name="__metadata__", default=msgspec.Raw())
+
+
+class _Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     dtype: str
     shape: Annotated[tuple[_Count, ...], msgspec.Meta(max_length=64)]
     data_offsets: tuple[_Count, _Count]
@@ -231,10 +238,10 @@ class _Tensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 def _decode(text: bytes, file: str) -> tuple[_Metadata, dict[str, _Tensor]]:
     try:
-        raws = msgspec.json.decode(text, type=dict[str, msgspec.Raw])
-        if "__metadata__" not in raws:
+        raw = msgspec.json.decode(text, type=_Front).metadata
+        if not bytes(raw):
             _refuse(file, "no __metadata__: it is not a pack")
-        declared = msgspec.json.decode(raws["__metadata__"], type=dict[str, str])
+        declared = msgspec.json.decode(raw, type=dict[str, str])
         if "perdure" not in declared:
             _refuse(file, "a safetensors file of another writer; import it")
         if declared["perdure"] != str(FORMAT):
@@ -245,8 +252,13 @@ def _decode(text: bytes, file: str) -> tuple[_Metadata, dict[str, _Tensor]]:
                 found=found,
                 reads=FORMAT,
             )
-        metadata = msgspec.json.decode(raws.pop("__metadata__"), type=_Metadata)
-        return metadata, {key: msgspec.json.decode(raw, type=_Tensor) for key, raw in raws.items()}
+        metadata = msgspec.json.decode(raw, type=_Metadata)
+        front = spell_metadata(int(metadata.tile_bytes), metadata.digests)
+        if not text.startswith(front):
+            _refuse(file, "__metadata__ does not come first, or is spelled in another way")
+        # All tensors in one go; that nothing is there twice shows when the whole is spelled again.
+        rest = text[len(front) :]
+        return metadata, msgspec.json.decode(b"{" + rest.removeprefix(b","), type=dict[str, _Tensor])
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         _refuse(file, f"its header cannot be read: {error}")
 

@@ -1,7 +1,8 @@
-"""The records of a run, as values and as bytes: marker, epoch, part, commit (docs/spec/format-0.md, "Records").
+"""The records of a run, as values and as bytes: marker, epoch, part, commit, pruned (docs/spec/format-v1.md, "Records").
 
-Every record file is ``{"perdure":kind,"format":0,"digest":...,"body":{...}}``. This envelope is the same in every
-format, so that a reader can tell a corrupt file from one that a later release wrote.
+Every record is ``{"perdure":kind,"format":1,"digest":...,"body":{...}}``. This envelope is the same in every format, so
+that a reader can tell a corrupt file from one that a later release wrote. The body has one spelling: a reader renders
+what it understood and compares, which refuses duplicate keys and whatever two readers might understand differently.
 """
 
 from __future__ import annotations
@@ -18,9 +19,27 @@ from perdure.errors import BlobCorrupt, CallError, FormatRefused, NotSerializabl
 from perdure.store.api import NAME_PATTERN, Store, missing
 from perdure.store.places import WRITER_PATTERN
 
-__all__ = ["FORMAT", "Commit", "Epoch", "Marker", "PackRef", "Part", "PartRef", "decode", "encode", "read_record"]
+__all__ = [
+    "FORMAT",
+    "LEAF_LIMIT_BYTES",
+    "PART_LIMIT_BYTES",
+    "Commit",
+    "Epoch",
+    "LeafRef",
+    "Marker",
+    "PackRef",
+    "Part",
+    "PartRef",
+    "Pruned",
+    "decode",
+    "digest_of",
+    "encode",
+    "read_record",
+]
 
-FORMAT = 0
+FORMAT = 1
+LEAF_LIMIT_BYTES = 64 << 20
+PART_LIMIT_BYTES = 64 << 20  # of the record of a part, without its leaves
 _DEPTH = 64
 _STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?(?:"|\Z)', re.DOTALL)
 _NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
@@ -64,34 +83,66 @@ class PackRef(_Record, frozen=True, kw_only=True):
     header_digest: Hex
 
 
+class LeafRef(_Record, frozen=True, kw_only=True, array_like=True):
+    """A leaf of a part: a sorted run of its index, in the part's own file, ``start`` bytes after its record.
+
+    ``first`` and ``last`` are the names of its first and last entries, so that a reader fetches what it needs alone.
+    """
+
+    kind: Annotated[str, msgspec.Meta(pattern=r"\A[a-z]{1,20}\Z")]
+    first: str
+    last: str
+    count: Count
+    start: Count
+    nbytes: Annotated[int, msgspec.Meta(ge=1, le=LEAF_LIMIT_BYTES)]
+    digest: Hex
+
+
 class Part(_Record, frozen=True, kw_only=True):
-    """What one writer saved of one step. ``index`` is JSON of `perdure.state`; the store does not look into it."""
+    """What one writer saved of one step. ``index`` and the leaves are JSON of `perdure.state`, opaque to the store.
+
+    ``packs`` may name packs of earlier commits, for tensors that have not changed since; ``base`` is then the slot of a
+    commit whose parts name all of them.
+    """
 
     run: Hex
     writer: Writer
     epoch: Number
     step: Count
     seq: Count
+    base: Number | None
     packs: tuple[PackRef, ...]
     index: msgspec.Raw
+    leaves: tuple[LeafRef, ...]
+
+    @property
+    def leaves_nbytes(self) -> int:
+        """Bytes of all leaves, which follow the record in its file."""
+        return sum(leaf.nbytes for leaf in self.leaves)
 
 
 class PartRef(_Record, frozen=True, kw_only=True):
-    """A part, by name and content (``digest`` of the whole file)."""
+    """A part, by name and content: ``digest`` of its first ``top_nbytes``, the record; in it the digest of each leaf."""
 
     name: Name
     nbytes: Count
+    top_nbytes: Count
     digest: Hex
 
 
 class Commit(_Record, frozen=True, kw_only=True):
-    """A step of the run that is whole and durable. ``parent`` is the slot from which training went on."""
+    """A step of the run that is whole and durable. ``parent`` is the slot from which training went on.
+
+    ``session`` and ``seq`` name the save that it is, so that what memory holds can be told from it.
+    """
 
     run: Hex
     slot: Number
     epoch: Number
     parent: Number | None
     step: Count
+    session: Text
+    seq: Count
     parts: tuple[PartRef, ...]
     meta: dict[str, Any]
     metric: float | None
@@ -104,13 +155,23 @@ class Commit(_Record, frozen=True, kw_only=True):
             raise ValueError(f"slot {self.slot} names the later slot {self.parent} as its parent")
 
 
-Record = Marker | Epoch | Part | Commit
-R = TypeVar("R", Marker, Epoch, Part, Commit)
-_KINDS: dict[type, tuple[str, int]] = {  # kind, most bytes of a file
+class Pruned(_Record, frozen=True, kw_only=True):
+    """The commit of ``slot`` is given up: its packs and parts may be gone. Made before anything of it is deleted."""
+
+    run: Hex
+    slot: Number
+    step: Count
+    created: float
+
+
+Record = Marker | Epoch | Part | Commit | Pruned
+R = TypeVar("R", Marker, Epoch, Part, Commit, Pruned)
+_KINDS: dict[type, tuple[str, int]] = {  # kind, most bytes of a record
     Marker: ("marker", 64 << 10),
     Epoch: ("epoch", 64 << 10),
-    Part: ("part", 256 << 20),
+    Part: ("part", PART_LIMIT_BYTES),
     Commit: ("commit", 16 << 20),
+    Pruned: ("pruned", 64 << 10),
 }
 
 
@@ -172,9 +233,12 @@ def decode(data: bytes | memoryview, kind_of: type[R], *, file: str) -> R:
     if envelope.perdure != kind:
         raise _refused(file, f"it is a {envelope.perdure[:20]!r} where a {kind} should be")
     try:
-        return msgspec.json.decode(envelope.body, type=kind_of)
+        record = msgspec.json.decode(envelope.body, type=kind_of)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _refused(file, str(error)) from error
+    if encode(record) != data:
+        raise _refused(file, "duplicate keys, or a spelling that is not that of the format")
+    return record
 
 
 def read_record(store: Store, name: str, kind_of: type[R]) -> R:

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.checkpoint.packs import DiskPack, MemoryPack, seal_pack
+from perdure.checkpoint.packs import DiskPack, MemoryPack, seal
 from perdure.codec.dtypes import DTYPES
 from perdure.layout import Box, Layout
 from perdure.state.index import Catalog, RankIndex
@@ -102,12 +102,12 @@ def save(captures: Sequence[Capture]) -> Saved:
     saved = Saved()
     for rank, capture in enumerate(captures):
         plan = settle(offers, rank=rank)
-        pack = bytearray(plan.pack.total_nbytes)
+        pack = bytearray(plan.total_nbytes)
         base = np.frombuffer(pack, np.uint8).ctypes.data
         copy_writes(plan, capture, base, which=lambda owned: not owned)
         copy_writes(plan, capture, base, which=lambda owned: owned)
         index = plan.index(capture, rank=rank, world=len(captures))
-        assert seal_pack(index, memoryview(pack)) == len(pack)
+        assert seal(index, memoryview(pack)) == len(pack)
         name = f"pack{rank}"
         saved.indexes[name] = msgspec.json.decode(msgspec.json.encode(index), type=RankIndex)
         saved.packs[name] = pack

@@ -17,7 +17,7 @@ from perdure.state.index import CatalogTensor
 from perdure.state.items import Held, TensorItem
 from perdure.state.load import Match
 from perdure.state.load import load as load_matches
-from perdure.store import Run, open_store
+from perdure.store import Commit, Run, open_store
 
 __all__ = ["load"]
 
@@ -41,21 +41,17 @@ def load(
     names = (names,) if isinstance(names, str) else names
     log = Log()
     run = Run.open(open_store(url), create=False, tell=lambda note: log.emit(Notice(text=note.message)))
-    commit = run.head() if step is None else run.find(step)
-    if commit is None:
-        raise BlobMissing(
-            f"there is no committed step{'' if step is None else f' {step}'} in {os.fspath(url)}", step=step
-        )
-    catalog, packs = read_catalog(run, commit.slot)
+    commit = _commit_of(run, step, os.fspath(url))
+    wanted = None if "*" in names else list(names)
+    catalog, packs = read_catalog(run, commit.slot, names=wanted)
     every: dict[str, CatalogTensor] = dict(catalog.tensors)
     every |= {alias: catalog.tensors[name] for alias, name in catalog.aliases.items()}
     every |= {f"{name}@rank{rank}": tensor for (rank, name), tensor in catalog.local_tensors.items()}
     chosen = {name: tensor for name, tensor in every.items() if any(fnmatch.fnmatchcase(name, p) for p in names)}
     for pattern in names:
         if pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in every):
-            raise CallError(
-                f"no tensor of step {commit.step} is called {pattern!r}; there are {', '.join(sorted(every)[:5])}, ..."
-            )
+            there = sorted(read_catalog(run, commit.slot)[0].tensors)[:5]
+            raise CallError(f"no tensor of step {commit.step} is called {pattern!r}; there are {', '.join(there)}, ...")
     found: dict[int, torch.Tensor] = {}
     matches = []
     for saved in {id(tensor): tensor for tensor in chosen.values()}.values():
@@ -64,5 +60,21 @@ def load(
         sink = TensorSink.of(saved.name, whole)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
         matches.append(Match(TensorItem(saved.name, saved.dtype, saved.shape, held), saved))
-    load_matches(catalog, matches, lambda pack: [packs[pack][1]])
+    load_matches(catalog, matches, lambda pack: [packs[pack]])
     return {name: found[id(tensor)] for name, tensor in chosen.items()}
+
+
+def _commit_of(run: Run, step: int | None, url: str) -> Commit:
+    """The newest commit, or that of ``step``, on the current branch."""
+    if step is None:
+        found = run.head()
+        if found is None:
+            raise BlobMissing(f"there is no committed step in {url}", step=None)
+        return found
+    gone = run.pruned()
+    there = [commit for commit in run.chain() if commit.step == step]
+    for commit in there:
+        if commit.slot not in gone:
+            return commit
+    why = "was pruned" if there else "is not there"
+    raise BlobMissing(f"the committed step {step} of {url} {why}; Checkpointer.steps() lists what is", step=step)

@@ -1,0 +1,82 @@
+"""The packs in a node's checkpoint memory, as one source of a load.
+
+Keys are unique in a step, so all segments together answer for a key, whatever pack of the store the step's manifest
+names for it (which may be one of an earlier step, if the tensor has not changed since).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import MappingProxyType
+
+from msgspec.structs import replace
+
+from perdure.codec.digest import copy_and_digest
+from perdure.errors import BlobCorrupt
+from perdure.state.index import RankIndex
+from perdure.state.save import packs_of
+from perdure.store import PackEntry, PackIndex, parse_header
+from perdure.store.pack_header import TILE_BYTES
+
+__all__ = ["MemoryPacks"]
+
+_APART = 1 << 48  # between the segments' addresses in the one index; no segment is as long
+
+
+class MemoryPacks:
+    """Sealed segments, each with the index of the rank that filled it; mapped read-only."""
+
+    tier = "memory"
+    mapped = True
+
+    def __init__(self, segments: Sequence[tuple[RankIndex, memoryview]], *, file: str) -> None:
+        self.file = file
+        self._segments = segments
+        self._index: PackIndex | None = None
+
+    def index(self) -> PackIndex:
+        """The headers of all packs as one, read and checked once."""
+        if self._index is None:
+            self._index = self._merged()
+        return self._index
+
+    def fetch(self, start: int, nbytes: int, into: memoryview | None = None) -> memoryview:
+        """A view of the segment itself, or a copy of it in ``into``."""
+        number, at = divmod(start, _APART)
+        found = self._segments[number][1][at : at + nbytes]
+        if into is None:
+            return found
+        into[:nbytes] = found
+        return into[:nbytes]
+
+    def read_digested(self, start: int, nbytes: int, into: memoryview, tile_bytes: int) -> bytes:
+        """Copy to ``into`` and hash the copy, in one pass over memory."""
+        return copy_and_digest(self.fetch(start, nbytes), into, tile_bytes)
+
+    def _merged(self) -> PackIndex:
+        entries: list[PackEntry] = []
+        digests: list[bytes] = []
+        n_tiles = 0
+        for number, (index, view) in enumerate(self._segments):
+            for placed in packs_of(index):
+                if placed.stop > view.nbytes:
+                    raise BlobCorrupt(f"{self.file} is cut off: {view.nbytes} bytes of {placed.stop}", file=self.file)
+                pack = view[placed.start : placed.stop]
+                header = parse_header(lambda start, n, p=pack: p[start : start + n], pack.nbytes, file=self.file)  # type: ignore[misc]
+                moved = number * _APART + placed.start
+                entries += [
+                    replace(each, start=each.start + moved, first_tile=each.first_tile + n_tiles)
+                    for each in header.entries
+                ]
+                digests.append(header.digests)
+                n_tiles += len(header.digests) // 16
+        return PackIndex(
+            entries=tuple(entries),
+            tile_bytes=TILE_BYTES,
+            header_nbytes=0,
+            total_nbytes=sum(view.nbytes for _, view in self._segments),
+            header_digest="",
+            digests=b"".join(digests),
+            file=self.file,
+            _by_key=MappingProxyType({each.key: each for each in entries}),
+        )

@@ -1,0 +1,113 @@
+"""Which tensors of a save are stored already, so that they are referred to and not written again.
+
+Theory. A writer remembers under which key, with which digests and in which pack lies what it last committed. What has
+the same dtype, bytes and digests now is *unchanged*. Referring to it keeps its whole pack alive for as long as a commit
+names it, so it is worth that only if much of the pack is still wanted: at least half. Else the unchanged tensors are
+written once more, in a pack of their own, which from then on is wanted whole. So a frozen base model is written at
+most twice, and a small buffer that never changes keeps no large pack alive.
+
+A reference is to the pack that holds the bytes, never to another reference: no chains.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from perdure.store import PackEntry, PackIndex, PackRef
+
+__all__ = ["Division", "Entry", "Stored", "StoredTensor", "divide", "remember"]
+
+APART_BYTES = 1 << 20  # unchanged tensors that are less in all are no pack of their own
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor of a sealed pack in memory."""
+
+    index: PackIndex
+    view: memoryview
+    entry: PackEntry
+
+    @property
+    def digests(self) -> bytes:
+        """Those of its tiles."""
+        first, last = self.entry.first_tile, self.entry.first_tile + self.entry.n_tiles
+        return self.index.digests[16 * first : 16 * last]
+
+    @property
+    def data(self) -> memoryview:
+        """Its bytes."""
+        return self.view[self.entry.start : self.entry.start + self.entry.nbytes]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTensor:
+    """Where a tensor lies that was committed, and what it is."""
+
+    pack: PackRef
+    dtype: str
+    shape: tuple[int, ...]
+    digests: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """What a writer last committed of a run: the slot of the commit, and each of its tensors by key."""
+
+    run: str
+    slot: int
+    tensors: dict[str, StoredTensor] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """What becomes of each tensor of a save: written, written in a pack of its own, or referred to by key."""
+
+    fresh: tuple[Entry, ...]
+    apart: tuple[Entry, ...]
+    referred: dict[str, PackRef]
+
+
+def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
+    """Divide the tensors of a save by what was ``stored`` before it."""
+    if stored is None:
+        return Division(tuple(entries), (), {})
+    same = [each for each in entries if _is_stored(each, stored)]
+    wanted: dict[str, int] = {}
+    for each in same:
+        pack = stored.tensors[each.entry.key].pack
+        wanted[pack.name] = wanted.get(pack.name, 0) + each.entry.nbytes
+    referred: dict[str, PackRef] = {}
+    still: list[Entry] = []
+    for each in same:
+        pack = stored.tensors[each.entry.key].pack
+        if 2 * wanted[pack.name] >= pack.nbytes - pack.header_nbytes:
+            referred[each.entry.key] = pack
+        else:
+            still.append(each)
+    apart = tuple(still) if sum(each.entry.nbytes for each in still) >= APART_BYTES else ()
+    kept = referred.keys() | {each.entry.key for each in apart}
+    return Division(tuple(each for each in entries if each.entry.key not in kept), apart, referred)
+
+
+def remember(run: str, slot: int, entries: Iterable[Entry], packs: dict[str, PackRef]) -> Stored:
+    """What was committed in ``slot``; ``packs`` says in which pack each key lies."""
+    return Stored(
+        run,
+        slot,
+        {
+            each.entry.key: StoredTensor(packs[each.entry.key], each.entry.dtype, each.entry.shape, each.digests)
+            for each in entries
+        },
+    )
+
+
+def _is_stored(each: Entry, stored: Stored) -> bool:
+    """Whether the very tensor is stored. One without bytes is written: it costs nothing and keeps nothing alive."""
+    known = stored.tensors.get(each.entry.key)
+    return (
+        known is not None
+        and each.entry.nbytes > 0
+        and (known.dtype, known.shape, known.digests) == (each.entry.dtype, each.entry.shape, each.digests)
+    )
