@@ -39,6 +39,7 @@ private:
     Py_buffer view_;
 };
 
+void add_codec(nb::module_& module);
 void add_copy(nb::module_& module);
 void add_digest(nb::module_& module);
 void add_simd(nb::module_& module);

@@ -6,8 +6,10 @@ Encoding and decoding are pure and bit-exact on every dtype, NaN payloads includ
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
+from typing import Any, Final, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -16,12 +18,17 @@ from perdure.codec import dtypes, header
 from perdure.codec.digest import TILE_BYTES, BytesLike, as_bytes, copy_and_digest, tile_digests
 from perdure.codec.dtypes import DTYPES, DType
 from perdure.codec.header import FrameInfo, frame_info, root_digest
-from perdure.codec.stages import CODECS, RAW, ArrayToBytes, Bytes
+from perdure.codec.stage import LEVELS, ArrayToBytes, Bytes, Level
+from perdure.codec.stages import CODECS, RAW
 from perdure.errors import BlobCorrupt, CallError, FormatRefused
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "decode_tile", "encode"]
 
 _ALIGN_BYTES: Final = 64
+_MAX_THREADS: Final = 1024
+
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
 
 
 def encode(
@@ -31,16 +38,20 @@ def encode(
     base: npt.NDArray[Any] | None = None,
     dtype: str | None = None,
     shape: Sequence[int] | None = None,
+    level: Level = "normal",
+    threads: int = 1,
 ) -> bytes:
     """Turn ``array`` into a frame.
 
     For a dtype that NumPy lacks, pass the bytes: a uint8 array (or one of the unsigned type of the same width) with the
     true ``dtype`` and, where it differs from ``array.shape``, the true ``shape``. ``base`` is an earlier state of the
-    same tensor, given in the same way, for codecs that store differences; raw makes no use of it. An array that is not
-    contiguous is copied first. The frame of n bytes has at most n + 64 + n/1000 bytes (up to 6 dimensions or so; each
-    costs 1 to 9 bytes).
+    same tensor, given in the same way, for codecs that store differences; raw makes no use of it. ``level`` is
+    ``"small"`` for a smaller frame that takes longer to make. ``threads`` share the tiles; the interpreter's lock is
+    released in the heavy parts. An array that is not contiguous is copied first. The frame of n bytes has at most
+    n + 64 + n/1000 bytes (up to 6 dimensions or so; each costs 1 to 9 bytes), whatever the codec: a tile that does not
+    get smaller is stored as it is. The frame is the same on every machine and for any number of threads.
 
-    Raises: `CallError` if codec or dtype is unknown, or dtype and shape do not fit the array's bytes.
+    Raises: `CallError` if codec, dtype or level is unknown, or dtype and shape do not fit the array's bytes.
 
     >>> frame = encode(np.arange(3, dtype=np.float32))
     >>> len(frame), decode(frame)
@@ -49,28 +60,35 @@ def encode(
     stage = CODECS.get(codec)
     if stage is None:
         raise CallError(f"unknown codec {codec!r}; there are: {', '.join(CODECS)}", codec=codec)
+    if level not in LEVELS:
+        raise CallError(f"unknown level {level!r}; there are: {', '.join(LEVELS)}", level=level)
     name, dims, data = _described(array, dtype, shape)
     below = _base_bytes(base, dtype=name, shape=dims) if base is not None else None
-    coded = [_smaller(stage, data[at], _part(below, at), DTYPES[name]) for at in _tiles(data.size)]
+
+    def code(at: slice) -> Bytes:
+        return _smaller(stage, data[at], _part(below, at), DTYPES[name], level)
+
+    coded = _on_threads(code, _tiles(data.size), threads)
     raw = sum(map(len, coded)) == data.size
     head = header.render(
         codec=RAW.name if raw else codec,
         dtype=name,
         shape=dims,
-        base=None if raw or below is None else root_digest(tile_digests(below)),
+        base=None if raw or below is None else root_digest(tile_digests(below, threads=threads)),
         tile_bytes=TILE_BYTES,
         coded_nbytes=tuple(map(len, coded)),
-        tile_digests=tile_digests(data),
+        tile_digests=tile_digests(data, threads=threads),
     )
     return b"".join((head, *(tile.data for tile in coded)))
 
 
-def decode(frame: BytesLike, *, base: npt.NDArray[Any] | None = None) -> npt.NDArray[Any]:
+def decode(frame: BytesLike, *, base: npt.NDArray[Any] | None = None, threads: int = 1) -> npt.NDArray[Any]:
     """Give back the array of ``frame``: a new one, writable, checked against the digest that the frame carries.
 
     For a dtype that NumPy lacks, the array has the unsigned integer type of the same width and the true shape;
     `frame_info` tells the true dtype. ``base`` is needed if ``frame_info(frame).base`` is not None, and ignored
     otherwise. Allocates the array only after the header has proved that the frame is whole and of the right size.
+    ``threads`` share the tiles; the interpreter's lock is released in the heavy parts.
 
     Raises: `BlobCorrupt` if the frame was cut off or altered: use another copy (facts: ``tile``); `FormatRefused` if it
     is no frame that this release reads; `CallError` if the base is missing or is another one.
@@ -79,23 +97,53 @@ def decode(frame: BytesLike, *, base: npt.NDArray[Any] | None = None) -> npt.NDA
     info = frame_info(data)
     if info.frame_nbytes != data.size:
         raise BlobCorrupt(f"the frame has {data.size} bytes, its header tells of {info.frame_nbytes}")
-    below = _checked_base(info, base)
+    below = _checked_base(info, base, threads)
     out = _aligned(info.nbytes)
-    start = info.header_nbytes
-    for tile, (at, size) in enumerate(zip(_tiles(out.size, info.tile_bytes), info.coded_nbytes, strict=True)):
-        coded, target = data[start : start + size], out[at]
-        if size == target.size:
-            found = copy_and_digest(coded, target)
-        else:
-            CODECS[info.codec].decode(coded, target, dtype=DTYPES[info.dtype], base=_part(below, at))
-            found = tile_digests(target)
-        if found != info.tile_digests[16 * tile : 16 * tile + 16]:
-            raise BlobCorrupt(f"tile {tile} of the frame does not have its digest", tile=tile)
-        start += size
+    ends = list(accumulate(info.coded_nbytes, initial=info.header_nbytes))
+
+    def rebuild(tile: int) -> None:
+        at = slice(tile * info.tile_bytes, min((tile + 1) * info.tile_bytes, out.size))
+        _decode_tile(info, tile, data[ends[tile] : ends[tile + 1]], out[at], _part(below, at))
+
+    _on_threads(rebuild, range(len(info.coded_nbytes)), threads)
     try:
         return out.view(DTYPES[info.dtype].numpy).reshape(info.shape)
     except ValueError as error:  # an empty tensor whose other dimensions are beyond any array
         raise FormatRefused(f"no array can have the frame's shape {info.shape}") from error
+
+
+def decode_tile(info: FrameInfo, tile: int, coded: BytesLike, out: BytesLike, *, base: BytesLike | None = None) -> None:
+    """Decode tile number ``tile`` of the frame with header ``info`` into ``out``, checked against its digest.
+
+    For readers of a part of a frame: ``coded`` are the ``info.coded_nbytes[tile]`` bytes of the coded tile, ``out`` is
+    writable and has exactly the tile's decoded bytes. If the frame has a base, ``base`` holds the same tile of it; it
+    is the caller who knows that this is the right one: another one shows in the digest of the decoded tile. Releases
+    the interpreter's lock in the heavy parts; after an error ``out`` may hold anything.
+
+    Raises: `BlobCorrupt` or `FormatRefused` if the tile is not what was encoded; `CallError` if the base is missing or
+    sizes do not fit.
+    """
+    source, target = as_bytes(coded), as_bytes(out)
+    size = min(info.tile_bytes, info.nbytes - tile * info.tile_bytes)
+    if not 0 <= tile < len(info.coded_nbytes) or (source.size, target.size) != (info.coded_nbytes[tile], size):
+        raise CallError(f"{source.size} and {target.size} bytes are not tile {tile} of this frame", tile=tile)
+    below = None if base is None or info.base is None else as_bytes(base)
+    if info.base is not None and source.size != target.size:
+        if below is None:
+            raise CallError(f"this frame needs its base, the tensor with digest {info.base}", base=info.base)
+        if below.size != size:
+            raise CallError(f"{below.size} bytes are not tile {tile} of this frame's base", tile=tile)
+    _decode_tile(info, tile, source, target, below)
+
+
+def _decode_tile(info: FrameInfo, tile: int, coded: Bytes, target: Bytes, base: Bytes | None) -> None:
+    if coded.size == target.size:
+        found = copy_and_digest(coded, target, info.tile_bytes)
+    else:
+        CODECS[info.codec].decode(coded, target, dtype=DTYPES[info.dtype], base=base)
+        found = tile_digests(target, info.tile_bytes)
+    if found != info.tile_digests[16 * tile : 16 * tile + 16]:
+        raise BlobCorrupt(f"tile {tile} of the frame does not have its digest", tile=tile)
 
 
 def _described(
@@ -123,31 +171,42 @@ def _base_bytes(base: npt.NDArray[Any], *, dtype: str, shape: tuple[int, ...]) -
     return as_bytes(np.ascontiguousarray(base))
 
 
-def _checked_base(info: FrameInfo, base: npt.NDArray[Any] | None) -> Bytes | None:
+def _checked_base(info: FrameInfo, base: npt.NDArray[Any] | None, threads: int) -> Bytes | None:
     """The bytes of the base that ``info`` names; None if it names none."""
     if info.base is None:
         return None
     if base is None:
         raise CallError(f"this frame needs its base, the tensor with digest {info.base}", base=info.base)
     below = _base_bytes(base, dtype=info.dtype, shape=info.shape)
-    found = root_digest(tile_digests(below, info.tile_bytes))
+    found = root_digest(tile_digests(below, info.tile_bytes, threads=threads))
     if found != info.base:
         raise CallError(f"this frame was made on base {info.base}, not {found}", base=info.base, found=found)
     return below
 
 
-def _smaller(stage: ArrayToBytes, tile: Bytes, base: Bytes | None, dtype: DType) -> Bytes:
+def _smaller(stage: ArrayToBytes, tile: Bytes, base: Bytes | None, dtype: DType, level: Level) -> Bytes:
     """The coded tile, or the tile itself if coding does not make it smaller."""
-    coded = as_bytes(stage.encode(tile, dtype=dtype, base=base))
+    coded = as_bytes(stage.encode(tile, dtype=dtype, base=base, level=level))
     return coded if coded.size < tile.size else tile
+
+
+def _on_threads(work: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> list[_Out]:
+    """What ``work`` returns for each item, in order; the first error in order is raised."""
+    if not 1 <= threads <= _MAX_THREADS:
+        raise CallError(f"threads must be from 1 to {_MAX_THREADS}, not {threads}")
+    listed = list(items)
+    if threads == 1 or len(listed) < 2:
+        return [work(item) for item in listed]
+    with ThreadPoolExecutor(min(threads, len(listed))) as pool:
+        return list(pool.map(work, listed))
 
 
 def _part(data: Bytes | None, at: slice) -> Bytes | None:
     return None if data is None else data[at]
 
 
-def _tiles(nbytes: int, tile_bytes: int = TILE_BYTES) -> list[slice]:
-    return [slice(start, min(start + tile_bytes, nbytes)) for start in range(0, nbytes, tile_bytes)]
+def _tiles(nbytes: int) -> list[slice]:
+    return [slice(start, min(start + TILE_BYTES, nbytes)) for start in range(0, nbytes, TILE_BYTES)]
 
 
 def _aligned(nbytes: int) -> Bytes:

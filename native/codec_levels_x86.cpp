@@ -1,0 +1,27 @@
+// Which version of the codecs' loops an x86-64 processor takes.
+#include "mask.h"
+#include "rans.h"
+
+namespace perdure {
+
+namespace {
+
+// What rans_avx512.cpp and mask_avx512.cpp need beyond AVX512F; a processor that lacks it takes the next version.
+bool moves_bytes() {
+    static const bool has = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                            __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&
+                            __builtin_cpu_supports("avx512vbmi2") && __builtin_cpu_supports("avx512bitalg") &&
+                            __builtin_cpu_supports("gfni") && __builtin_cpu_supports("bmi2");
+    return has;
+}
+
+}  // namespace
+
+const rans::Kernels& rans::kernels(Simd level) {
+    if (level == Simd::avx512 && moves_bytes()) return kAvx512;
+    return level == Simd::scalar ? kScalar : kAvx2;
+}
+
+const mask::Loops& mask::loops(Simd level) { return level == Simd::avx512 && moves_bytes() ? kAvx512Loops : kNoLoops; }
+
+}  // namespace perdure

@@ -1,0 +1,69 @@
+"""What a stage is: a tile of elements to bytes and back.
+
+A stage is a type: what goes in and what comes out is in its signature, so a chain that cannot work is a type error.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import ClassVar, Final, Literal, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from perdure.codec.digest import BytesLike
+from perdure.codec.dtypes import DType
+
+__all__ = ["LEVELS", "ArrayToBytes", "Bytes", "Level", "room"]
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+Level: TypeAlias = Literal["normal", "small"]
+"""``small`` is smaller and slower to write; readers need not know."""
+
+LEVELS: Final[tuple[Level, ...]] = ("normal", "small")
+
+
+class ArrayToBytes(Protocol):
+    """A stage that turns a tile of elements into bytes and back.
+
+    A tile is uint8[n], the elements' bytes in native order, a whole number of elements (itemsizes are powers of two and
+    so are tiles). Stages are pure, keep no state, and run on any thread.
+    """
+
+    name: ClassVar[str]
+    """What users call it."""
+    number: ClassVar[int]
+    """What stands for it in a frame, for ever."""
+
+    def encode(self, tile: Bytes, *, dtype: DType, base: Bytes | None, level: Level) -> BytesLike:
+        """The coded tile; ``base`` holds the same elements of the base tensor, if there is one.
+
+        A tile for which the stage can do nothing comes back as it is.
+        """
+        ...
+
+    def decode(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes | None) -> None:
+        """Write the tile to ``out``, of exactly its size.
+
+        Raises: `FormatRefused` if ``coded`` is nothing that `encode` returns; never reads or writes outside of the
+        arrays.
+        """
+        ...
+
+
+class _Room(threading.local):
+    array: Bytes = np.empty(0, np.uint8)
+
+
+_room = _Room()
+
+
+def room(nbytes: int) -> Bytes:
+    """Uninitialised bytes of this thread, for a kernel to write to: valid until the thread asks again.
+
+    Coding a tile into new memory takes longer than coding it: its pages must be made first.
+    """
+    if _room.array.size < nbytes:
+        _room.array = np.empty(nbytes, np.uint8)
+    return _room.array[:nbytes]
