@@ -1,9 +1,12 @@
 #include "mask.h"
+#include "planes_split.h"
 #include "rans.h"
 
 namespace perdure {
 
 const rans::Kernels& rans::kernels(Simd) { return kScalar; }
+
+const planes::Splitter& planes::splitter(Simd) { return kScalarSplitter; }
 
 const mask::Loops& mask::loops(Simd) { return kNoLoops; }
 

@@ -1,5 +1,6 @@
 // Which version of the codecs' loops an x86-64 processor takes.
 #include "mask.h"
+#include "planes_split.h"
 #include "rans.h"
 
 namespace perdure {
@@ -20,6 +21,11 @@ bool moves_bytes() {
 const rans::Kernels& rans::kernels(Simd level) {
     if (level == Simd::avx512 && moves_bytes()) return kAvx512;
     return level == Simd::scalar ? kScalar : kAvx2;
+}
+
+const planes::Splitter& planes::splitter(Simd level) {
+    if (level == Simd::avx512 && moves_bytes()) return kAvx512Splitter;
+    return level == Simd::scalar ? kScalarSplitter : kAvx2Splitter;
 }
 
 const mask::Loops& mask::loops(Simd level) { return level == Simd::avx512 && moves_bytes() ? kAvx512Loops : kNoLoops; }

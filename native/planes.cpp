@@ -15,19 +15,18 @@ namespace {
 
 enum Mode : u8 { kSame = 0, kRaw = 1, kCoded = 2 };
 
-// How the values of a plane become classes: not at all; the 15 most frequent ones; the 15 most frequent groups of 2, 4, 8 or
-// 16 neighbours; or the classes of `ulp`, finer near 0. What is in no class is an escape with 8 raw bits.
-enum Family : u8 { kNone = 0, kValues = 1, kGroups16 = 5, kLogs = 6 };
-
 constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
 constexpr std::size_t kHeader = 1 + 2 * 4;  // of a coded plane: mode and sizes
-constexpr std::size_t kSamples = 64;        // groups of 64 elements that are looked at to choose changes and families
-constexpr unsigned kListed = 15;
+constexpr std::size_t kSamples = 64;        // groups of 64 elements that are looked at to choose a change and ranges
+constexpr unsigned kMostRanges = 15;
+constexpr u64 kNever = ~u64{0} >> 1;
 
+// How the values of a plane become classes: each is a range of 2^k values that starts at a multiple of 2^k, and its k raw bits
+// say which. What is in none is an escape with 8 raw bits. Without ranges the plane is not coded.
 struct PlanePlan {
-    u8 family = kNone;
-    u8 listed = 0;
-    u8 list[kListed] = {};
+    u8 n = 0;
+    u8 first[kMostRanges] = {};
+    u8 bits[kMostRanges] = {};
 };
 
 struct Plan {
@@ -43,78 +42,103 @@ void prepare(const PlanePlan& plan, Ranges& ranges, Model& model) {
     std::memset(ranges.first, 0, sizeof ranges.first);
     model.contexts = 1;
     model.bits[kEscape] = 8;
-    if (plan.family == kLogs) {
-        for (unsigned value = 0; value < 256; ++value) ranges.of[value] = class_of(value);
-        for (unsigned kind = 0; kind < kEscape; ++kind) {
-            ranges.first[kind] = kFirst[kind];
-            model.bits[kind] = kBits[kind] > 0 ? kBits[kind] - 1 : 0;
-        }
-        return;
-    }
-    const unsigned shift = plan.family - kValues;
-    for (unsigned kind = 0; kind < plan.listed; ++kind) {
-        ranges.first[kind] = plan.list[kind];
-        model.bits[kind] = static_cast<u8>(shift);
-        for (unsigned i = 0; i < 1u << shift; ++i) ranges.of[plan.list[kind] + i] = static_cast<u8>(kind);
+    for (unsigned i = 0; i < plan.n; ++i) {
+        ranges.first[i] = plan.first[i];
+        model.bits[i] = plan.bits[i];
+        std::memset(ranges.of + plan.first[i], static_cast<int>(i), std::size_t{1} << plan.bits[i]);
     }
 }
 
-// What a plane with these counts of values takes in the classes of `plan`, in bits * 2^16, without headers.
-u64 cost_of(const PlanePlan& plan, const u32* values) {
-    Ranges ranges;
-    Model model;
-    prepare(plan, ranges, model);
-    u32 counts[kClasses] = {};
-    u64 total = 0, cost = 0;
-    for (unsigned value = 0; value < 256; ++value) {
-        counts[ranges.of[value]] += values[value];
-        total += values[value];
-    }
-    cost = n_log_n(total);
-    for (unsigned kind = 0; kind < kClasses; ++kind) cost -= std::min(cost, n_log_n(counts[kind]));
-    for (unsigned kind = 0; kind < kClasses; ++kind) cost += u64{counts[kind]} * model.bits[kind] << 16;
-    return cost;
-}
-
-// The cheapest plan for a plane with these counts, and its cost.
-PlanePlan choose_plane(const u32* values, u64& cost) {
-    u64 total = 0;
-    for (unsigned value = 0; value < 256; ++value) total += values[value];
-    PlanePlan best;
-    cost = total * 8 << 16;
-    const u64 limit = cost - cost / 64;  // below this, or it is not worth the time
-    const auto offer = [&](const PlanePlan& plan) {
-        const u64 taken = cost_of(plan, values);
-        if (taken < limit && taken < cost) {
-            best = plan;
-            cost = taken;
+// Chooses ranges for a plane from counts of its values, so that it takes the fewest bits.
+//
+// Ranges are nodes of a binary tree over the 256 values: node 1 is all of them, nodes 2i and 2i + 1 are the halves of node i,
+// nodes from 256 on are the values. cost[i][k] is what the values of node i take in k ranges, but for what all plans have in
+// common; the best plan of a node is one range, or the best plans of its halves. Values that do not occur need no range.
+class Chooser {
+public:
+    // The plan, and its cost in bits * 2^16; no ranges if a plane gains less than 1/256.
+    PlanePlan choose(const u32* values, u64& cost) {
+        u64 total = 0, entropy = 0, kinds = 0;
+        for (unsigned value = 0; value < 256; ++value) {
+            total += values[value];
+            entropy += n_log_n(values[value]);
+            kinds += values[value] != 0;
         }
-    };
-    for (u8 family = kValues; family <= kGroups16; ++family) {
-        const unsigned shift = family - kValues;
-        u32 sums[256] = {};
-        for (unsigned value = 0; value < 256; ++value) sums[value >> shift << shift] += values[value];
         PlanePlan plan;
-        plan.family = family;
-        for (; plan.listed < kListed; ++plan.listed) {
-            unsigned most = 0;
-            for (unsigned value = 1; value < 256; ++value) {
-                if (sums[value] > sums[most]) most = value;
-            }
-            if (sums[most] == 0) break;
-            plan.list[plan.listed] = static_cast<u8>(most);
-            sums[most] = 0;
+        cost = total * 8 << 16;
+        const u64 limit = cost - cost / 256;
+        // A sample's entropy is too low by about 0.72 bits a kind.
+        entropy = n_log_n(total) - std::min(entropy, n_log_n(total)) + kinds * 47186;
+        if (entropy >= limit) return plan;
+        for (unsigned node = 511; node >= 1; --node) visit(node, values);
+        unsigned best = 1;
+        for (unsigned k = 2; k <= most_[1]; ++k) {
+            if (cost_[1][k] < cost_[1][best]) best = k;
         }
-        offer(plan);
+        const u64 taken = cost_[1][best] + n_log_n(total) - kShift;
+        if (taken >= limit) return plan;
+        cost = taken;
+        write(plan, 1, best);
+        return plan;
     }
-    PlanePlan logs;
-    logs.family = kLogs;
-    offer(logs);
-    return best;
-}
+
+private:
+    static constexpr u64 kShift = u64{1} << 50;  // keeps costs positive
+
+    static unsigned level_of(unsigned node) { return 8u - (31u - static_cast<unsigned>(__builtin_clz(node))); }
+
+    void visit(unsigned node, const u32* values) {
+        const unsigned left = 2 * node, right = left + 1;
+        count_[node] = node >= 256 ? values[node - 256] : count_[left] + count_[right];
+        most_[node] = 0;
+        if (count_[node] == 0) return;
+        most_[node] = node >= 256 ? 1 : static_cast<u8>(std::min(kMostRanges, unsigned{most_[left]} + most_[right]));
+        for (unsigned k = 1; k <= most_[node]; ++k) cost_[node][k] = kNever;
+        // As one range; kShift is in every cost once.
+        cost_[node][1] = kShift + (u64{count_[node]} * level_of(node) << 16) - n_log_n(count_[node]);
+        left_[node][1] = kWhole;
+        if (node >= 256) return;
+        if (most_[left] == 0 || most_[right] == 0) {
+            const unsigned only = most_[left] == 0 ? right : left;
+            for (unsigned k = 1; k <= most_[only]; ++k) {
+                if (cost_[only][k] >= cost_[node][k]) continue;
+                cost_[node][k] = cost_[only][k];
+                left_[node][k] = static_cast<u8>(only == left ? k : 0);
+            }
+            return;
+        }
+        for (unsigned i = 1; i <= most_[left]; ++i) {
+            for (unsigned j = 1; j <= most_[right] && i + j <= kMostRanges; ++j) {
+                const u64 both = cost_[left][i] + cost_[right][j] - kShift;
+                if (both >= cost_[node][i + j]) continue;
+                cost_[node][i + j] = both;
+                left_[node][i + j] = static_cast<u8>(i);
+            }
+        }
+    }
+
+    void write(PlanePlan& plan, unsigned node, unsigned k) const {
+        if (left_[node][k] == kWhole) {
+            const unsigned level = level_of(node);
+            plan.first[plan.n] = static_cast<u8>((node << level) - 256);
+            plan.bits[plan.n++] = static_cast<u8>(level);
+            return;
+        }
+        const unsigned left = left_[node][k];
+        if (left > 0) write(plan, 2 * node, left);
+        if (k > left) write(plan, 2 * node + 1, k - left);
+    }
+
+    static constexpr u8 kWhole = 0xff;
+    u64 cost_[512][kMostRanges + 1];
+    u32 count_[512];
+    u8 left_[512][kMostRanges + 1], most_[512];
+};
 
 Plan choose(PlanesKind kind, const u8* x, const u8* base, std::size_t n) {
     const std::size_t groups = (n + kLanes - 1) / kLanes, samples = std::min(groups, kSamples);
+    const planes::Splitter& splitter = planes::splitter(simd());
+    Chooser chooser;
     Plan best;
     u64 least = ~u64{0};
     for (const Change change : {kind.floats ? Change::turned : Change::none, Change::distance, Change::xored}) {
@@ -123,7 +147,7 @@ Plan choose(PlanesKind kind, const u8* x, const u8* base, std::size_t n) {
         for (std::size_t s = 0; s < samples; ++s) {
             const std::size_t start = s * groups / samples * kLanes, size = std::min(kLanes, n - start);
             u8 bytes[8 * kLanes];
-            planes::split(kind.width, kind.floats, change, x + start * kind.width,
+            splitter.split(kind.width, kind.floats, change, x + start * kind.width,
                           base == nullptr ? nullptr : base + start * kind.width, size, bytes, kLanes);
             for (unsigned plane = 0; plane < kind.width; ++plane) {
                 for (std::size_t i = 0; i < size; ++i) ++values[plane][bytes[plane * kLanes + i]];
@@ -134,7 +158,7 @@ Plan choose(PlanesKind kind, const u8* x, const u8* base, std::size_t n) {
         u64 all = 0;
         for (unsigned plane = 0; plane < kind.width; ++plane) {
             u64 cost;
-            plan.plane[plane] = choose_plane(values[plane], cost);
+            plan.plane[plane] = chooser.choose(values[plane], cost);
             all += cost;
         }
         if (all < least) {
@@ -149,10 +173,11 @@ u8* write_plan(const Plan& plan, unsigned width, u8* out) {
     *out++ = static_cast<u8>(plan.change);
     for (unsigned plane = 0; plane < width; ++plane) {
         const PlanePlan& one = plan.plane[plane];
-        *out++ = one.family;
-        if (one.family < kValues || one.family > kGroups16) continue;
-        *out++ = one.listed;
-        out = std::copy(one.list, one.list + one.listed, out);
+        *out++ = one.n;
+        for (unsigned i = 0; i < one.n; ++i) {
+            *out++ = one.first[i];
+            *out++ = one.bits[i];
+        }
     }
     return out;
 }
@@ -162,15 +187,12 @@ const u8* read_plan(Plan& plan, unsigned width, bool has_base, const u8* in, con
     plan.change = static_cast<Change>(*in++);
     for (unsigned plane = 0; plane < width; ++plane) {
         PlanePlan& one = plan.plane[plane];
-        if (in == end || *in > kLogs) return nullptr;
-        one.family = *in++;
-        if (one.family < kValues || one.family > kGroups16) continue;
-        if (in == end || *in > kListed || end - in < 1 + *in) return nullptr;
-        one.listed = *in++;
-        std::copy(in, in + one.listed, one.list);
-        in += one.listed;
-        for (unsigned i = 0; i < one.listed; ++i) {
-            if (one.list[i] % (1u << (one.family - kValues)) != 0) return nullptr;
+        if (in == end || *in > kMostRanges || end - in < 1 + 2 * *in) return nullptr;
+        one.n = *in++;
+        for (unsigned i = 0; i < one.n; ++i, in += 2) {
+            one.first[i] = in[0];
+            one.bits[i] = in[1];
+            if (in[1] > 8 || in[0] % (1u << in[1]) != 0) return nullptr;
         }
     }
     return in;
@@ -182,7 +204,7 @@ u8* encode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* bytes,
         *out++ = bytes[0];
         return out;
     }
-    if (plan.family != kNone) {
+    if (plan.n != 0) {
         Scratch& scratch = Scratch::of_thread();
         Ranges ranges;
         Model model;
@@ -231,7 +253,7 @@ const u8* decode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* 
         case kCoded: break;
         default: return nullptr;
     }
-    if (plan.family == kNone || static_cast<std::size_t>(end - in) < kHeader - 1) return nullptr;
+    if (plan.n == 0 || static_cast<std::size_t>(end - in) < kHeader - 1) return nullptr;
     const std::size_t symbols = get_u32(in), raws = get_u32(in + 4);
     Ranges ranges;
     Model model;
@@ -248,17 +270,18 @@ const u8* decode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* 
 
 std::size_t planes_room(PlanesKind kind, std::size_t n) {
     const std::size_t blocks = (n + block_elements(kind.width) - 1) / block_elements(kind.width);
-    return 1 + kind.width * (2 + kListed) + n * kind.width + 2 * kind.width * blocks;
+    return 1 + kind.width * (1 + 2 * kMostRanges) + n * kind.width + 2 * kind.width * blocks;
 }
 
 std::size_t planes_encode(PlanesKind kind, const u8* x, const u8* base, std::size_t n, u8* out) {
     const Kernels& kernels = rans::kernels(simd());
+    const planes::Splitter& splitter = planes::splitter(simd());
     const Plan plan = choose(kind, x, base, n);
     u8 *at = write_plan(plan, kind.width, out), *bytes = Scratch::of_thread().planes;
     const std::size_t most = block_elements(kind.width);
     for (std::size_t start = 0; start < n; start += most) {
         const std::size_t size = std::min(most, n - start);
-        planes::split(kind.width, kind.floats, plan.change, x + start * kind.width,
+        splitter.split(kind.width, kind.floats, plan.change, x + start * kind.width,
                       base == nullptr ? nullptr : base + start * kind.width, size, bytes, size);
         for (unsigned plane = 0; plane < kind.width; ++plane) {
             at = encode_plane(kernels, plan.plane[plane], bytes + plane * size, size, at);
@@ -269,6 +292,7 @@ std::size_t planes_encode(PlanesKind kind, const u8* x, const u8* base, std::siz
 
 bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* base, std::size_t n, u8* out) {
     const Kernels& kernels = rans::kernels(simd());
+    const planes::Splitter& splitter = planes::splitter(simd());
     const u8* end = in + nbytes;
     Plan plan;
     in = read_plan(plan, kind.width, base != nullptr, in, end);
@@ -282,7 +306,7 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
             in = decode_plane(kernels, plan.plane[plane], in, end, size, bytes + plane * size, planes[plane]);
             if (in == nullptr) return false;
         }
-        planes::join(kind.width, kind.floats, plan.change, planes, base == nullptr ? nullptr : base + start * kind.width,
+        splitter.join(kind.width, kind.floats, plan.change, planes, base == nullptr ? nullptr : base + start * kind.width,
                      size, out + start * kind.width);
     }
     return in == end;

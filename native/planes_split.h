@@ -4,21 +4,31 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "simd.h"
+
 namespace perdure::planes {
 
 enum class Change : std::uint8_t {
     none = 0,
-    turned = 1,    // rotated left by one bit: the sign goes to the bottom, a bfloat16's or float32's exponent is a byte
+    turned = 1,    // the sign goes below the next 8 bits, so that a bfloat16's or float32's exponent is a byte
     distance = 2,  // to the base, in order, with the sign at the bottom: 0, -1, 1, -2, 2 ... become 0, 1, 2, 3, 4 ...
-    xored = 3,     // with the base, rotated left by one bit
+    xored = 3,     // with the base, then turned
 };
 
-// Planes of `n` elements at `to + stride * plane`; `base` is read where the change needs it.
-void split(unsigned width, bool floats, Change change, const std::uint8_t* x, const std::uint8_t* base, std::size_t n,
-           std::uint8_t* to, std::size_t stride);
+// One version for each `Simd` level: the same loops (planes_loops.h), made into other instructions by the compiler.
+struct Splitter {
+    // Planes of `n` elements at `to + stride * plane`; `base` is read where the change needs it.
+    void (*split)(unsigned width, bool floats, Change change, const std::uint8_t* x, const std::uint8_t* base, std::size_t n,
+                  std::uint8_t* to, std::size_t stride);
+    // The elements again, from one address a plane.
+    void (*join)(unsigned width, bool floats, Change change, const std::uint8_t* const* planes, const std::uint8_t* base,
+                 std::size_t n, std::uint8_t* out);
+};
 
-// The elements again, from one address a plane.
-void join(unsigned width, bool floats, Change change, const std::uint8_t* const* planes, const std::uint8_t* base,
-          std::size_t n, std::uint8_t* out);
+const Splitter& splitter(Simd level);
+
+extern const Splitter kScalarSplitter;
+extern const Splitter kAvx2Splitter;
+extern const Splitter kAvx512Splitter;
 
 }  // namespace perdure::planes

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -13,14 +14,11 @@ from perdure.codec.rans_twin import (
     BLOCK,
     CLASSES,
     ESCAPE,
-    FIRST,
     LANES,
-    RAW_BITS,
     ROUND,
     STATE_BYTES,
     Model,
     Streams,
-    class_of,
     n_log_n,
 )
 
@@ -31,44 +29,32 @@ Words = npt.NDArray[Any]
 
 _SAME, _RAW, _CODED = range(3)
 _NONE_CHANGED, _TURNED, _DISTANCE, _XORED = range(4)
-_NONE, _VALUES, _GROUPS16, _LOGS = 0, 1, 5, 6
 _BLOCK_BYTES: Final = 1 << 18
 _HEADER_BYTES: Final = 9
 _SAMPLES: Final = 64
-_LISTED: Final = 15
+_MOST_RANGES: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the values of a plane become classes."""
+    """How the values of a plane become classes: ranges of 2^bits values each, as (first, bits); none if it is not coded."""
 
-    family: int = _NONE
-    values: tuple[int, ...] = ()
+    ranges: tuple[tuple[int, int], ...] = ()
 
     def classes(self) -> tuple[Bytes, Bytes, Bytes]:
         """The class of each value, and the first value and the raw bits of each class."""
         of, first, bits = np.full(256, ESCAPE, np.uint8), np.zeros(CLASSES, np.uint8), np.zeros(CLASSES, np.uint8)
-        if self.family == _LOGS:
-            of, first = class_of.copy(), FIRST.copy()
-            bits = np.maximum(RAW_BITS, 1) - np.uint8(1)
-        for number, value in enumerate(self.values):
-            of[value : value + (1 << self.family - _VALUES)] = number
-            first[number], bits[number] = value, self.family - _VALUES
         bits[ESCAPE] = 8
+        for number, (value, size) in enumerate(self.ranges):
+            of[value : value + (1 << size)] = number
+            first[number], bits[number] = value, size
         return of, first, bits
-
-    def cost(self, counts: npt.NDArray[np.int64]) -> int:
-        """Bits * 2^16 that a plane with these counts of values takes, without headers."""
-        of, _, bits = self.classes()
-        held = np.bincount(of, weights=counts, minlength=CLASSES).astype(np.int64)
-        entropy = max(n_log_n(int(counts.sum())) - sum(map(n_log_n, held.tolist())), 0)
-        return entropy + (int(np.dot(held, bits.astype(np.int64))) << 16)
 
 
 def planes_room(nbytes: int, width: int) -> int:
     """The bytes that ``out`` needs."""
     n = nbytes // width
-    return 1 + width * (2 + _LISTED) + n * width + 2 * width * -(-n // _block_elements(width))
+    return 1 + width * (1 + 2 * _MOST_RANGES) + n * width + 2 * width * -(-n // _block_elements(width))
 
 
 def planes_encode(data: BytesLike, base: BytesLike | None, out: Bytes, width: int, floats: bool) -> int:
@@ -77,9 +63,7 @@ def planes_encode(data: BytesLike, base: BytesLike | None, out: Bytes, width: in
     before = None if base is None else as_bytes(base).view(f"u{width}")
     change, plans = _choose(now, before, width, floats)
     coded = [bytes((change,))]
-    for plan in plans:
-        listed = bytes((len(plan.values), *plan.values)) if _VALUES <= plan.family <= _GROUPS16 else b""
-        coded.append(bytes((plan.family,)) + listed)
+    coded += [bytes((len(plan.ranges), *(number for range_ in plan.ranges for number in range_))) for plan in plans]
     most = _block_elements(width)
     for at in range(0, now.size, most):
         block = slice(at, at + most)
@@ -102,7 +86,7 @@ def planes_decode(coded: BytesLike, base: BytesLike | None, out: Bytes, width: i
         if plan is None:
             return False
         plans.append(plan)
-        at += 2 + len(plan.values) if _VALUES <= plan.family <= _GROUPS16 else 1
+        at += 1 + 2 * len(plan.ranges)
     most = _block_elements(width)
     for start in range(0, now.size, most):
         block = slice(start, start + most)
@@ -122,11 +106,20 @@ def _block_elements(width: int) -> int:
 
 
 def _turned(x: Words) -> Words:
-    return x << 1 | x >> 8 * x.itemsize - 1
+    """The sign below the next 8 bits."""
+    if x.itemsize == 1:
+        return x << 1 | x >> 7
+    bits = 8 * x.itemsize
+    low = x.dtype.type((1 << bits - 8) - 1)
+    return x << 1 & ~low | x >> bits - 1 << bits - 9 | x & (low >> x.dtype.type(1))
 
 
-def _turned_back(x: Words) -> Words:
-    return x >> 1 | x << 8 * x.itemsize - 1
+def _turned_back(y: Words) -> Words:
+    if y.itemsize == 1:
+        return y >> 1 | y << 7
+    bits = 8 * y.itemsize
+    low = y.dtype.type((1 << bits - 8) - 1)
+    return y << 8 & y.dtype.type(1 << bits - 1) | (y & ~low) >> 1 | y & (low >> y.dtype.type(1))
 
 
 def _signs(x: Words) -> Words:
@@ -187,37 +180,60 @@ def _choose(now: Words, before: Words | None, width: int, floats: bool) -> tuple
 
 
 def _choose_plane(counts: npt.NDArray[np.int64]) -> tuple[_Plan, int]:
-    best, cost = _Plan(), int(counts.sum()) * 8 << 16
-    limit = cost - cost // 64
-    offers = []
-    for family in range(_VALUES, _GROUPS16 + 1):
-        step = 1 << family - _VALUES
-        sums = counts.reshape(-1, step).sum(axis=1)
-        order = np.argsort(-sums, kind="stable")[:_LISTED]
-        offers.append(_Plan(family, tuple(int(i) * step for i in order if sums[i])))
-    for plan in (*offers, _Plan(_LOGS)):
-        taken = plan.cost(counts)
-        if taken < limit and taken < cost:
-            best, cost = plan, taken
-    return best, cost
+    """The ranges in which a plane with these counts takes the fewest bits, and how many (* 2^16).
+
+    Ranges are nodes of a binary tree over the 256 values (`native/planes.cpp` tells more).
+    """
+    total, held = int(counts.sum()), counts.tolist()
+    cost = total * 8 << 16
+    limit = cost - cost // 256
+    entropy = max(n_log_n(total) - sum(map(n_log_n, held)), 0) + 47186 * int(np.count_nonzero(counts))
+    if entropy >= limit:
+        return _Plan(), cost
+    nodes = [0] * 256 + held
+    best: list[dict[int, tuple[int, int | None]]] = [{} for _ in range(512)]  # ranges -> cost, those of the left half
+    for node in range(511, 0, -1):
+        if node < 256:
+            nodes[node] = nodes[2 * node] + nodes[2 * node + 1]
+        if not nodes[node]:
+            continue
+        best[node][1] = ((nodes[node] * (9 - node.bit_length()) << 16) - n_log_n(nodes[node]), None)
+        if node >= 256:
+            continue
+        for i, (left, _) in (best[2 * node] or {0: (0, None)}).items():
+            for j, (right, _) in (best[2 * node + 1] or {0: (0, None)}).items():
+                known = best[node].get(i + j)
+                if i + j <= _MOST_RANGES and (known is None or left + right < known[0]):
+                    best[node][i + j] = (left + right, i)
+    _, number = min((taken, k) for k, (taken, _) in best[1].items())
+    taken = best[1][number][0] + n_log_n(total)
+    return (_Plan(tuple(_ranges(best, 1, number))), taken) if taken < limit else (_Plan(), cost)
+
+
+def _ranges(best: list[dict[int, tuple[int, int | None]]], node: int, number: int) -> Iterator[tuple[int, int]]:
+    left = best[node][number][1]
+    if left is None:
+        level = 9 - node.bit_length()
+        yield (node << level) - 256, level
+        return
+    if left:
+        yield from _ranges(best, 2 * node, left)
+    if number > left:
+        yield from _ranges(best, 2 * node + 1, number - left)
 
 
 def _read_plan(data: bytes, at: int) -> _Plan | None:
-    if at >= len(data) or data[at] > _LOGS:
+    if at >= len(data) or data[at] > _MOST_RANGES or len(data) < at + 1 + 2 * data[at]:
         return None
-    family = data[at]
-    if not _VALUES <= family <= _GROUPS16:
-        return _Plan(family)
-    if at + 1 >= len(data) or data[at + 1] > _LISTED or len(data) < at + 2 + data[at + 1]:
-        return None
-    values = data[at + 2 : at + 2 + data[at + 1]]
-    return None if any(value % (1 << family - _VALUES) for value in values) else _Plan(family, tuple(values))
+    held = data[at + 1 : at + 1 + 2 * data[at]]
+    ranges = tuple(zip(held[::2], held[1::2], strict=True))
+    return None if any(bits > 8 or first % (1 << bits) for first, bits in ranges) else _Plan(ranges)
 
 
 def _encode_plane(plan: _Plan, plane: Bytes) -> bytes:
     if (plane == plane[0]).all():
         return bytes((_SAME, plane[0]))
-    if plan.family != _NONE:
+    if plan.ranges:
         of, first, bits = plan.classes()
         padded = np.pad(plane, (0, -plane.size % ROUND), mode="edge")
         index = of[padded]
@@ -241,7 +257,7 @@ def _decode_plane(data: bytes, at: int, plan: _Plan, n: int) -> tuple[Bytes, int
     if mode == bytes((_RAW,)):
         plane = np.frombuffer(data[at : at + n], np.uint8)
         return (plane, at + n) if plane.size == n else None
-    if mode != bytes((_CODED,)) or plan.family == _NONE or len(data) - at < _HEADER_BYTES - 1:
+    if mode != bytes((_CODED,)) or not plan.ranges or len(data) - at < _HEADER_BYTES - 1:
         return None
     n_symbols, n_raws = np.frombuffer(data[at : at + 8], "<u4").tolist()
     at += 8

@@ -1,0 +1,213 @@
+"""How small and how fast are the lossless codecs on real training states, beside memcpy, zstd and ZipNN?
+
+Sizes are ratios over the raw bytes of the kind that is named; H0 is the order-0 entropy of the signed distance in units
+of the last place, in bits an element. Speeds are GB/s of raw input for one core (tiles of 4 MiB, buffers reused, best of
+several turns), and parts of the speed of one memcpy in the same run; sides take turns. `frame` rows are whole calls of
+`codec.encode` and `codec.decode`, digests and copies included. The trace is trained first (`bench/codec_traces.py`), or
+read with --from. zstandard and zipnn are measured if they are installed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from codec_traces import add_options, trace
+from perdure.codec import CODECS, DTYPES, NATIVE, TILE_BYTES, decode, encode
+from perdure.codec.stage import Level
+
+try:
+    import zstandard
+except ImportError:
+    zstandard = None
+try:
+    from zipnn import ZipNN
+except ImportError:
+    ZipNN = None
+
+Bytes = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One way to code a tensor: the coded parts, and what turns them back."""
+
+    name: str
+    encode: Callable[[], list[Any]]
+    decode: Callable[[list[Any]], object]
+
+
+def tiles(data: Bytes) -> list[slice]:
+    return [slice(at, at + TILE_BYTES) for at in range(0, data.size, TILE_BYTES)]
+
+
+def of_stage(codec: str, dtype: str, data: Bytes, base: Bytes | None, level: Level = "normal") -> Side:
+    stage, kind, out = CODECS[codec], DTYPES[dtype], np.empty_like(data)
+    out[:] = 0
+
+    def forth() -> list[Any]:
+        return [
+            stage.encode(data[at], dtype=kind, base=None if base is None else base[at], level=level)
+            for at in tiles(data)
+        ]
+
+    def back(coded: list[Any]) -> object:
+        for at, tile in zip(tiles(data), coded, strict=True):
+            part = np.frombuffer(tile, np.uint8)
+            if part.size >= out[at].size:
+                np.copyto(out[at], data[at])
+            else:
+                stage.decode(part, out[at], dtype=kind, base=None if base is None else base[at])
+        return out
+
+    return Side(codec if level == "normal" else f"{codec} {level}", forth, back)
+
+
+def of_frames(codec: str, dtype: str, data: Bytes, base: Bytes | None, threads: int) -> Side:
+    shape = (data.size // DTYPES[dtype].itemsize,)
+
+    def forth() -> list[Any]:
+        return [encode(data, codec=codec, base=base, dtype=dtype, shape=shape, threads=threads)]
+
+    name = f"frame {codec}, {threads} thread{'s' * (threads > 1)}"
+    return Side(name, forth, lambda coded: decode(coded[0], base=base, threads=threads).view(np.uint8))
+
+
+def of_zstd(level: int, data: Bytes, base: Bytes | None) -> Side:
+    forth, back = zstandard.ZstdCompressor(level=level), zstandard.ZstdDecompressor()
+
+    def encode_all() -> list[Any]:
+        return [forth.compress(data[at] if base is None else data[at] ^ base[at]) for at in tiles(data)]
+
+    def decode_all(coded: list[Any]) -> object:
+        parts = [np.frombuffer(back.decompress(tile), np.uint8) for tile in coded]
+        return np.concatenate(
+            parts if base is None else [p ^ base[at] for p, at in zip(parts, tiles(data), strict=True)]
+        )
+
+    return Side(f"{'XOR + ' if base is not None else ''}zstd -{level}", encode_all, decode_all)
+
+
+def of_zipnn(dtype: str, data: Bytes, base: Bytes | None) -> Side:
+    coder = ZipNN(bytearray_dtype=dtype, input_format="byte", threads=1)
+
+    def encode_all() -> list[Any]:
+        return [coder.compress(bytearray(data if base is None else data ^ base))]
+
+    def decode_all(coded: list[Any]) -> object:
+        out = np.frombuffer(coder.decompress(coded[0]), np.uint8)
+        return out if base is None else out ^ base
+
+    return Side(f"{'XOR + ' if base is not None else ''}ZipNN", encode_all, decode_all)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
+
+
+def measure(title: str, data: Bytes, sides: list[Side], rounds: int, bits: float | None = None) -> None:
+    """Print size and speeds of each side on ``data``; ``bits`` is the entropy of its elements, if it has one."""
+    print(f"\n{title}" + ("" if bits is None else f", H0 {bits:.3f} bits"))
+    copy, coded = np.empty_like(data), {}
+    best: dict[str, list[float]] = {}
+    for side in sides:
+        coded[side.name] = side.encode()
+        back = np.asarray(side.decode(coded[side.name]))
+        assert back.tobytes() == data.tobytes(), side.name
+    for _ in range(rounds):
+        taken = best.setdefault("memcpy", [9e9, 9e9])
+        taken[0] = min(taken[0], seconds(lambda: np.copyto(copy, data)))
+        for side in sides:
+            taken = best.setdefault(side.name, [9e9, 9e9])
+            taken[0] = min(taken[0], seconds(side.encode))
+            taken[1] = min(taken[1], seconds(lambda side=side: side.decode(coded[side.name])))  # type: ignore[misc]
+    whole, memcpy = data.size / 1e9, best["memcpy"][0]
+    print(f"  {'':26} {'ratio':>8} {'of H0':>6} {'enc GB/s':>9} {'dec GB/s':>9} {'enc/memcpy':>11} {'dec/memcpy':>11}")
+    print(f"  {'memcpy':26} {1:8.3f} {'':6} {whole / memcpy:9.2f}")
+    for side in sides:
+        size = sum(len(part) for part in coded[side.name])
+        entropy = "" if bits is None else f"{8 * size / (bits * data.size / 2):6.3f}"
+        forth, back_s = best[side.name]
+        print(
+            f"  {side.name:26} {data.size / size:8.3f} {entropy:6} {whole / forth:9.2f} {whole / back_s:9.2f}"
+            f" {memcpy / forth:11.3f} {memcpy / back_s:11.3f}"
+        )
+
+
+def order_0_bits(new: npt.NDArray[np.uint16], old: npt.NDArray[np.uint16]) -> float:
+    """The order-0 entropy of the signed distance in units of the last place, bits an element."""
+    now, before = (np.where(x >> 15, ~x & 0xFFFF | 0x8000, x) for x in (new.astype(np.int64), old.astype(np.int64)))
+    now, before = (np.where(x >> 15, x - 65536, x) for x in (now, before))
+    counts = np.bincount((now - before) & 0xFFFF)
+    share = counts[counts > 0] / new.size
+    return float(-(share * np.log2(share)).sum())
+
+
+def grown(array: npt.NDArray[Any], nbytes: int) -> Bytes:
+    """The array's bytes, over and over until there are about ``nbytes``."""
+    return np.tile(array.view(np.uint8), max(1, nbytes // array.nbytes))
+
+
+def peers(dtype: str, data: Bytes, base: Bytes | None) -> list[Side]:
+    made = []
+    if zstandard is not None:
+        made += [of_zstd(level, data, base) for level in ((3,) if base is not None else (1, 3))]
+    if ZipNN is not None and dtype in ("bfloat16", "float32"):
+        made.append(of_zipnn(dtype, data, base))
+    return made
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add_options(parser)
+    parser.add_argument("--from", type=Path, dest="saved", help="a .npz that bench/codec_traces.py wrote")
+    parser.add_argument("--mib", type=int, default=32, help="a tensor is repeated until it has this size")
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    if options.saved is not None:
+        states = dict(np.load(options.saved))
+    else:
+        kept = trace(options)
+        states = {f"{name}_{s.step}": getattr(s, name) for s in kept for name in ("weights", "master", "m", "v")}
+    steps = sorted({int(name.split("_")[1]) for name in states})
+    missing = [name for name, found in (("zstandard", zstandard), ("zipnn", ZipNN)) if found is None]
+    print(
+        f"kernels {'native' if NATIVE else 'missing'}; steps {steps}; not installed: {', '.join(missing) or 'nothing'}"
+    )
+    nbytes = options.mib << 20
+    pairs = [(a, b) for i, a in enumerate(steps) for b in steps[i + 1 : i + 3] if b - a <= 10]
+    for old, new in pairs:
+        now, before = states[f"weights_{new}"], states[f"weights_{old}"]
+        data, base = grown(now, nbytes), grown(before, nbytes)
+        ours = [of_stage("ulp", "bfloat16", data, base), of_stage("ulp", "bfloat16", data, base, "small"),
+                of_stage("mask", "bfloat16", data, base), of_stage("planes", "bfloat16", data, base)]  # fmt: skip
+        frames = (
+            [of_frames("ulp", "bfloat16", data, base, threads) for threads in (1, 2)] if old == pairs[-1][0] else []
+        )
+        changed = 100 * np.mean(now != before)
+        title = f"bfloat16 weights, step {old} to {new}, {changed:.1f} % changed"
+        sides = [*ours, *frames, *peers("bfloat16", data, base)]
+        measure(title, data, sides, options.rounds, order_0_bits(now, before))
+    last = steps[-1]
+    for kind, dtype in (("weights", "bfloat16"), ("master", "float32"), ("m", "float32"), ("v", "float32")):
+        data = grown(states[f"{kind}_{last}"], nbytes)
+        sides = [of_stage("planes", dtype, data, None), *peers(dtype, data, None)]
+        measure(f"{kind} ({dtype}), step {last}, no base", data, sides, options.rounds)
+        if dtype == "float32":
+            old = pairs[-1][0] if pairs[-1][1] == last else steps[-2]
+            base = grown(states[f"{kind}_{old}"], nbytes)
+            sides = [of_stage("planes", dtype, data, base), *peers(dtype, data, base)]
+            measure(f"{kind} ({dtype}), step {old} to {last}", data, sides, options.rounds)
+
+
+if __name__ == "__main__":
+    main()
