@@ -1,10 +1,10 @@
 """How small and how fast are the lossless codecs on real training states, beside memcpy, zstd and ZipNN?
 
 Sizes are ratios over the raw bytes of the kind that is named; H0 is the order-0 entropy of the signed distance in units
-of the last place, in bits an element. Speeds are GB/s of raw input for one core (tiles of 4 MiB, buffers reused, best of
-several turns), and parts of the speed of one memcpy in the same run; sides take turns. `frame` rows are whole calls of
-`codec.encode` and `codec.decode`, digests and copies included. The trace is trained first (`bench/codec_traces.py`), or
-read with --from. zstandard and zipnn are measured if they are installed.
+of the last place, in bits an element. Speeds are GB/s of raw input for one core (kernels on tiles of 4 MiB, memory
+warm, best of all turns), and parts of the speed of one memcpy in the same run; sides take turns. `frame` rows are whole
+calls of `codec.encode` and `codec.decode`, digests and copies included. The trace is trained first
+(`bench/codec_traces.py`), or read with --from. zstandard and zipnn are measured if they are installed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from codec_traces import add_options, trace
-from perdure.codec import CODECS, DTYPES, NATIVE, TILE_BYTES, decode, encode
-from perdure.codec.stage import Level
+from perdure import _native
+from perdure.codec import DTYPES, TILE_BYTES, decode, encode
+from perdure.codec.planes import layout_of
+from perdure.codec.ulp import KINDS
 
 try:
     import zstandard
@@ -48,26 +50,28 @@ def tiles(data: Bytes) -> list[slice]:
     return [slice(at, at + TILE_BYTES) for at in range(0, data.size, TILE_BYTES)]
 
 
-def of_stage(codec: str, dtype: str, data: Bytes, base: Bytes | None, level: Level = "normal") -> Side:
-    stage, kind, out = CODECS[codec], DTYPES[dtype], np.empty_like(data)
-    out[:] = 0
+def of_kernel(codec: str, dtype: str, data: Bytes, base: Bytes | None, contexts: int = 4) -> Side:
+    """The kernel alone: tile after tile from and to memory that is there already."""
+    kind, (width, floats) = DTYPES[dtype], layout_of(DTYPES[dtype])
+    how: dict[str, tuple[Any, ...]] = {"ulp": (KINDS.get(kind.name),), "mask": (width,), "planes": (width, floats)}
+    room = np.zeros(getattr(_native, f"{codec}_room")(TILE_BYTES, how[codec][0]), np.uint8)
+    encode_tile, decode_tile = getattr(_native, f"{codec}_encode"), getattr(_native, f"{codec}_decode")
+    options = (*how[codec], contexts) if codec == "ulp" else how[codec]
+    out = np.zeros_like(data)
+    kept = [np.zeros(room.size, np.uint8) for _ in tiles(data)]
+
+    def part(at: slice) -> Bytes | None:
+        return None if base is None else base[at]
 
     def forth() -> list[Any]:
-        return [
-            stage.encode(data[at], dtype=kind, base=None if base is None else base[at], level=level)
-            for at in tiles(data)
-        ]
+        return [k[: encode_tile(data[at], part(at), k, *options)] for at, k in zip(tiles(data), kept, strict=True)]
 
     def back(coded: list[Any]) -> object:
         for at, tile in zip(tiles(data), coded, strict=True):
-            part = np.frombuffer(tile, np.uint8)
-            if part.size >= out[at].size:
-                np.copyto(out[at], data[at])
-            else:
-                stage.decode(part, out[at], dtype=kind, base=None if base is None else base[at])
+            assert decode_tile(tile, part(at), out[at], *how[codec])
         return out
 
-    return Side(codec if level == "normal" else f"{codec} {level}", forth, back)
+    return Side(f"{codec}{', small' if contexts == 8 else ''}", forth, back)
 
 
 def of_frames(codec: str, dtype: str, data: Bytes, base: Bytes | None, threads: int) -> Side:
@@ -152,11 +156,6 @@ def order_0_bits(new: npt.NDArray[np.uint16], old: npt.NDArray[np.uint16]) -> fl
     return float(-(share * np.log2(share)).sum())
 
 
-def grown(array: npt.NDArray[Any], nbytes: int) -> Bytes:
-    """The array's bytes, over and over until there are about ``nbytes``."""
-    return np.tile(array.view(np.uint8), max(1, nbytes // array.nbytes))
-
-
 def peers(dtype: str, data: Bytes, base: Bytes | None) -> list[Side]:
     made = []
     if zstandard is not None:
@@ -170,8 +169,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add_options(parser)
     parser.add_argument("--from", type=Path, dest="saved", help="a .npz that bench/codec_traces.py wrote")
-    parser.add_argument("--mib", type=int, default=32, help="a tensor is repeated until it has this size")
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=8)
+    parser.add_argument("--simd", help="use this instruction level")
+    parser.set_defaults(width=256)
     options = parser.parse_args()
     if options.saved is not None:
         states = dict(np.load(options.saved))
@@ -181,15 +181,17 @@ def main() -> None:
     steps = sorted({int(name.split("_")[1]) for name in states})
     missing = [name for name, found in (("zstandard", zstandard), ("zipnn", ZipNN)) if found is None]
     print(
-        f"kernels {'native' if NATIVE else 'missing'}; steps {steps}; not installed: {', '.join(missing) or 'nothing'}"
+        f"{_native.simd()}, {states[f'weights_{steps[0]}'].size} parameters, steps {steps},"
+        f" not installed: {', '.join(missing) or 'nothing'}"
     )
-    nbytes = options.mib << 20
+    if options.simd:
+        _native.use_simd(options.simd)
     pairs = [(a, b) for i, a in enumerate(steps) for b in steps[i + 1 : i + 3] if b - a <= 10]
     for old, new in pairs:
         now, before = states[f"weights_{new}"], states[f"weights_{old}"]
-        data, base = grown(now, nbytes), grown(before, nbytes)
-        ours = [of_stage("ulp", "bfloat16", data, base), of_stage("ulp", "bfloat16", data, base, "small"),
-                of_stage("mask", "bfloat16", data, base), of_stage("planes", "bfloat16", data, base)]  # fmt: skip
+        data, base = now.view(np.uint8), before.view(np.uint8)
+        ours = [of_kernel("ulp", "bfloat16", data, base), of_kernel("ulp", "bfloat16", data, base, 8),
+                of_kernel("mask", "bfloat16", data, base), of_kernel("planes", "bfloat16", data, base)]  # fmt: skip
         frames = (
             [of_frames("ulp", "bfloat16", data, base, threads) for threads in (1, 2)] if old == pairs[-1][0] else []
         )
@@ -199,13 +201,13 @@ def main() -> None:
         measure(title, data, sides, options.rounds, order_0_bits(now, before))
     last = steps[-1]
     for kind, dtype in (("weights", "bfloat16"), ("master", "float32"), ("m", "float32"), ("v", "float32")):
-        data = grown(states[f"{kind}_{last}"], nbytes)
-        sides = [of_stage("planes", dtype, data, None), *peers(dtype, data, None)]
+        data = states[f"{kind}_{last}"].view(np.uint8)
+        sides = [of_kernel("planes", dtype, data, None), *peers(dtype, data, None)]
         measure(f"{kind} ({dtype}), step {last}, no base", data, sides, options.rounds)
         if dtype == "float32":
             old = pairs[-1][0] if pairs[-1][1] == last else steps[-2]
-            base = grown(states[f"{kind}_{old}"], nbytes)
-            sides = [of_stage("planes", dtype, data, base), *peers(dtype, data, base)]
+            base = states[f"{kind}_{old}"].view(np.uint8)
+            sides = [of_kernel("planes", dtype, data, base), *peers(dtype, data, base)]
             measure(f"{kind} ({dtype}), step {old} to {last}", data, sides, options.rounds)
 
 

@@ -15,14 +15,14 @@ namespace {
 
 enum Mode : u8 { kSame = 0, kRaw = 1, kCoded = 2 };
 
-constexpr std::size_t kBlockBytes = std::size_t{1} << 18;
-constexpr std::size_t kHeader = 1 + 2 * 4;  // of a coded plane: mode and sizes
+constexpr unsigned kLeastLog2 = 15, kMostLog2 = 17;  // of the elements of a block
+constexpr std::size_t kHeader = 1 + 3 * 4;  // of a coded plane: mode and sizes
 constexpr std::size_t kSamples = 64;        // groups of 64 elements that are looked at to choose a change and ranges
 constexpr unsigned kMostRanges = 15;
 constexpr u64 kNever = ~u64{0} >> 1;
 
 // How the values of a plane become classes: each is a range of 2^k values that starts at a multiple of 2^k, and its k raw bits
-// say which. What is in none is an escape with 8 raw bits. Without ranges the plane is not coded.
+// say which. What is in none is an escape, a literal byte. Without ranges the plane is not coded.
 struct PlanePlan {
     u8 n = 0;
     u8 first[kMostRanges] = {};
@@ -31,17 +31,15 @@ struct PlanePlan {
 
 struct Plan {
     Change change = Change::none;
+    unsigned block_log2 = kMostLog2;
     PlanePlan plane[8];
 };
-
-std::size_t block_elements(unsigned width) { return std::min(kBlock, kBlockBytes / width); }
 
 // The classes of a plane, and its model but for frequencies.
 void prepare(const PlanePlan& plan, Ranges& ranges, Model& model) {
     std::memset(ranges.of, kEscape, sizeof ranges.of);
     std::memset(ranges.first, 0, sizeof ranges.first);
     model.contexts = 1;
-    model.bits[kEscape] = 8;
     for (unsigned i = 0; i < plan.n; ++i) {
         ranges.first[i] = plan.first[i];
         model.bits[i] = plan.bits[i];
@@ -166,11 +164,17 @@ Plan choose(PlanesKind kind, const u8* x, const u8* base, std::size_t n) {
             best = plan;
         }
     }
+    // Large blocks carry fewer states; small ones follow the data where it changes from tensor to tensor, which shows in
+    // mantissas that are not noise.
+    unsigned coded = 0;
+    for (unsigned plane = 0; plane < kind.width; ++plane) coded += best.plane[plane].n != 0;
+    best.block_log2 = kind.width >= 4 && coded >= 2 ? kLeastLog2 : kind.width == 8 ? kMostLog2 - 1 : kMostLog2;
     return best;
 }
 
 u8* write_plan(const Plan& plan, unsigned width, u8* out) {
     *out++ = static_cast<u8>(plan.change);
+    *out++ = static_cast<u8>(plan.block_log2);
     for (unsigned plane = 0; plane < width; ++plane) {
         const PlanePlan& one = plan.plane[plane];
         *out++ = one.n;
@@ -183,8 +187,10 @@ u8* write_plan(const Plan& plan, unsigned width, u8* out) {
 }
 
 const u8* read_plan(Plan& plan, unsigned width, bool has_base, const u8* in, const u8* end) {
-    if (in == end || *in > 3 || (!has_base && *in > 1)) return nullptr;
+    if (end - in < 2 || in[0] > 3 || (!has_base && in[0] > 1)) return nullptr;
+    if (in[1] < kLeastLog2 || in[1] > kMostLog2 || (width == 8 && in[1] == kMostLog2)) return nullptr;
     plan.change = static_cast<Change>(*in++);
+    plan.block_log2 = *in++;
     for (unsigned plane = 0; plane < width; ++plane) {
         PlanePlan& one = plan.plane[plane];
         if (in == end || *in > kMostRanges || end - in < 1 + 2 * *in) return nullptr;
@@ -210,23 +216,27 @@ u8* encode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* bytes,
         Model model;
         prepare(plan, ranges, model);
         u32 counts[kCells];
-        kernels.byte_classify(bytes, n, ranges, scratch.index, scratch.raw, counts);
+        const std::size_t literals =
+            kernels.byte_classify(bytes, n, ranges, scratch.index, scratch.raw, scratch.literals, counts);
         set_frequencies(model, counts);
-        if (cost_bits(model, counts) / 8 + kHeader + kStateBytes < n - n / 128) {
+        if (cost_bits(model, counts) / 8 + literals + kHeader + kStateBytes < n - n / 128) {
             std::size_t symbols = 0, raws = 0;
             u8 states[kStateBytes], tables[2 + kClasses];
             const std::size_t padded = (n + kRound - 1) / kRound * kRound;
             kernels.encode(scratch.index, scratch.raw, padded, model, scratch.symbols, scratch.raws, states, symbols, raws);
             const auto table_bytes = static_cast<std::size_t>(write_frequencies(model, tables) - tables);
-            if (kHeader + table_bytes + symbols + raws + kStateBytes < 1 + n) {
+            if (kHeader + table_bytes + symbols + raws + literals + kStateBytes < 1 + n) {
                 *out = kCoded;
                 put_u32(out + 1, symbols);
                 put_u32(out + 5, raws);
+                put_u32(out + 9, literals);
                 out = std::copy(tables, tables + table_bytes, out + kHeader);
                 std::memcpy(out, scratch.symbols, symbols);
                 out += symbols;
                 std::memcpy(out, scratch.raws, raws);
                 out += raws;
+                std::memcpy(out, scratch.literals, literals);
+                out += literals;
                 return std::copy(states, states + kStateBytes, out);
             }
         }
@@ -254,23 +264,23 @@ const u8* decode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* 
         default: return nullptr;
     }
     if (plan.n == 0 || static_cast<std::size_t>(end - in) < kHeader - 1) return nullptr;
-    const std::size_t symbols = get_u32(in), raws = get_u32(in + 4);
+    const std::size_t symbols = get_u32(in), raws = get_u32(in + 4), literals = get_u32(in + 8);
     Ranges ranges;
     Model model;
     prepare(plan, ranges, model);
     in = read_frequencies(model, in + kHeader - 1, end);
-    if (in == nullptr || symbols > kBlock || raws > kBlock) return nullptr;
-    if (static_cast<std::size_t>(end - in) < symbols + raws + kStateBytes) return nullptr;
-    const u8* states = in + symbols + raws;
-    const Streams parts{in, in + symbols, states, states, symbols, raws, 0};
+    if (in == nullptr || symbols > kBlock || raws > kBlock || literals > kBlock) return nullptr;
+    if (static_cast<std::size_t>(end - in) < symbols + raws + literals + kStateBytes) return nullptr;
+    const u8* states = in + symbols + raws + literals;
+    const Streams parts{in, in + symbols, in + symbols + raws, states, symbols, raws, literals};
     return kernels.byte_decode(model, ranges, parts, n, room) ? states + kStateBytes : nullptr;
 }
 
 }  // namespace
 
 std::size_t planes_room(PlanesKind kind, std::size_t n) {
-    const std::size_t blocks = (n + block_elements(kind.width) - 1) / block_elements(kind.width);
-    return 1 + kind.width * (1 + 2 * kMostRanges) + n * kind.width + 2 * kind.width * blocks;
+    const std::size_t blocks = (n >> kLeastLog2) + 1;
+    return 2 + kind.width * (1 + 2 * kMostRanges) + n * kind.width + 2 * kind.width * blocks;
 }
 
 std::size_t planes_encode(PlanesKind kind, const u8* x, const u8* base, std::size_t n, u8* out) {
@@ -278,7 +288,7 @@ std::size_t planes_encode(PlanesKind kind, const u8* x, const u8* base, std::siz
     const planes::Splitter& splitter = planes::splitter(simd());
     const Plan plan = choose(kind, x, base, n);
     u8 *at = write_plan(plan, kind.width, out), *bytes = Scratch::of_thread().planes;
-    const std::size_t most = block_elements(kind.width);
+    const std::size_t most = std::size_t{1} << plan.block_log2;
     for (std::size_t start = 0; start < n; start += most) {
         const std::size_t size = std::min(most, n - start);
         splitter.split(kind.width, kind.floats, plan.change, x + start * kind.width,
@@ -298,7 +308,7 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
     in = read_plan(plan, kind.width, base != nullptr, in, end);
     if (in == nullptr) return false;
     u8* bytes = Scratch::of_thread().planes;
-    const std::size_t most = block_elements(kind.width);
+    const std::size_t most = std::size_t{1} << plan.block_log2;
     for (std::size_t start = 0; start < n; start += most) {
         const std::size_t size = std::min(most, n - start);
         const u8* planes[8];

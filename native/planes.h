@@ -1,7 +1,7 @@
 // The codec `planes`: the bytes of elements, grouped by their place in the element, each group entropy-coded where that pays.
 //
 // With a base the elements may first become their distance to it, as integers in the order of the floats, or their XOR with it.
-// A tile is a header and blocks of 256 KiB (at most 2^17 elements). docs/spec/codecs.md tells every byte.
+// A tile is a header and blocks of 2^15 to 2^17 elements. docs/spec/codecs.md tells every byte.
 #pragma once
 
 #include <cstddef>

@@ -35,7 +35,7 @@ inline constexpr std::size_t kCells = kMaxContexts * kClasses;
 inline constexpr std::size_t kStateBytes = 2 * kRound;       // set 0: 64 low bytes, 64 high bytes; then set 1
 inline constexpr std::size_t kSlack = 64;                    // a kernel may read or write this far past the end of a stream
 inline constexpr std::size_t kBlock = std::size_t{1} << 17;  // most elements of a block
-inline constexpr u8 kEscape = 15;                            // the last class of `ulp`: the element is a literal
+inline constexpr u8 kEscape = 15;                            // the last class: the element is a literal
 
 // What encoder and decoder must agree on. A cell is context * 16 + class; `freq` of a cell that never occurs is 0.
 struct Model {
@@ -43,6 +43,13 @@ struct Model {
     u8 freq[kCells] = {};
     u8 start[kCells] = {};
     u8 bits[kClasses] = {};  // raw bits of a class, at most 8
+
+    // Whether any class has raw bits; else that half of every step is left out.
+    bool has_bits() const {
+        u8 any = 0;
+        for (const u8 n : bits) any |= n;
+        return any != 0;
+    }
 };
 
 // Where the parts of a coded block lie. Behind each stream at least kSlack bytes can be read.
@@ -63,7 +70,7 @@ struct View {
     u8 context[64] = {};
 };
 
-// The classes of `planes`: each is a range of byte values.
+// The classes of `planes`: each is a range of byte values, but for escapes, which are literals.
 struct Ranges {
     u8 of[256];             // the class of a byte
     u8 first[kClasses];     // the first value of a class; raw bits count from it
@@ -81,8 +88,9 @@ struct Kernels {
                    u8* states, std::size_t& n_symbols, std::size_t& n_raws);
     // The elements again; false if the streams are nothing that an encoder wrote.
     bool (*ulp_decode)(const Model& model, const Streams& in, const u8* base, std::size_t n, const View& view, u8* out);
-    // The classes of `n` bytes, in their own order; those beyond `n` count as the last one.
-    void (*byte_classify)(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u32* counts);
+    // The classes of `n` bytes, in their own order; those beyond `n` count as the first value of class 0. Returns the literals.
+    std::size_t (*byte_classify)(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u8* literals,
+                                 u32* counts);
     bool (*byte_decode)(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out);
 };
 

@@ -205,17 +205,22 @@ std::size_t ulp_classify(const u8* x, const u8* base, std::size_t n, const View&
     return classify<Elements<2, 7>, 2, 7>(x, base, n, view, index, raw, literals, counts);
 }
 
-void byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u32* counts) {
+std::size_t byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u8* literals,
+                          u32* counts) {
     Counter counter;
+    std::size_t n_literals = 0;
     for (std::size_t group = 0; group < (n + kRound - 1) / kRound * kRound; group += kLanes) {
         for (std::size_t i = group; i < group + kLanes; ++i) {
-            const u8 value = bytes[i < n ? i : n - 1];
-            index[i] = ranges.of[value];
-            raw[i] = static_cast<u8>(value - ranges.first[index[i]]);
+            const u8 value = i < n ? bytes[i] : ranges.first[0], kind = ranges.of[value];
+            index[i] = kind;
+            literals[n_literals] = value;
+            n_literals += kind == kEscape;
+            raw[i] = static_cast<u8>(kind == kEscape ? 0 : value - ranges.first[kind]);
         }
         counter.add(index + group);
     }
     counter.finish(counts);
+    return n_literals;
 }
 
 // ---- Encoding ------------------------------------------------------------------------------------------------------
@@ -247,7 +252,7 @@ PERDURE_INLINE Vector divided(Vector x, Vector freq, Vector inverse) {
     return _mm256_add_epi16(sum, _mm256_andnot_si256(_mm256_cmpgt_epi16(freq, remainder), gap));
 }
 
-template <int kContexts>
+template <int kContexts, bool kBits>
 PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols,
                                u8* raws, u8* states, std::size_t& n_symbols, std::size_t& n_raws) {
     alignas(32) u8 low[kCells], high[kCells], limits[kClasses], factors[kClasses];
@@ -277,14 +282,17 @@ PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_pad
             const Vector most = _mm256_shuffle_epi8(limit, cells[half]);
             full[half] = _mm256_xor_si256(at_least(most, set.high[half]), all(0xff));
         }
-        give(set, full, rest);
+        if constexpr (kBits) give(set, full, rest);
         for (int half = 0; half < kHalves; ++half) {
-            const Vector value = load(raw + group * kLanes + 32 * half), times = _mm256_shuffle_epi8(factor, cells[half]);
-            Vector x0 = even_words(set.low[half], set.high[half]), x1 = odd_words(set.low[half], set.high[half]);
-            x0 = _mm256_add_epi16(x0, _mm256_add_epi16(_mm256_mullo_epi16(x0, even(times)), even(value)));
-            x1 = _mm256_add_epi16(x1, _mm256_add_epi16(_mm256_mullo_epi16(x1, odd(times)), odd(value)));
-            set.low[half] = low_bytes(x0, x1);
-            set.high[half] = high_bytes(x0, x1);
+            if constexpr (kBits) {
+                const Vector value = load(raw + group * kLanes + 32 * half);
+                const Vector times = _mm256_shuffle_epi8(factor, cells[half]);
+                Vector x0 = even_words(set.low[half], set.high[half]), x1 = odd_words(set.low[half], set.high[half]);
+                x0 = _mm256_add_epi16(x0, _mm256_add_epi16(_mm256_mullo_epi16(x0, even(times)), even(value)));
+                x1 = _mm256_add_epi16(x1, _mm256_add_epi16(_mm256_mullo_epi16(x1, odd(times)), odd(value)));
+                set.low[half] = low_bytes(x0, x1);
+                set.high[half] = high_bytes(x0, x1);
+            }
             freq[half] = Picks<kContexts>(cells[half]).in(model.freq);
             full[half] = at_least(set.high[half], freq[half]);
         }
@@ -311,9 +319,11 @@ PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_pad
 
 void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols, u8* raws, u8* states,
             std::size_t& n_symbols, std::size_t& n_raws) {
-    if (model.contexts == 1) return encode_all<1>(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
-    if (model.contexts <= 4) return encode_all<4>(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
-    encode_all<8>(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
+    const auto all = !model.has_bits() && model.contexts == 1 ? encode_all<1, false>
+                     : model.contexts == 1                    ? encode_all<1, true>
+                     : model.contexts <= 4                    ? encode_all<4, true>
+                                                              : encode_all<8, true>;
+    all(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
 }
 
 // ---- Decoding ------------------------------------------------------------------------------------------------------
@@ -394,6 +404,7 @@ struct Decoder {
     }
 
     // `contexts` are 16 times the context; gives classes and raw bits.
+    template <bool kBits = true>
     PERDURE_INLINE void group(States& set, const Vector (&contexts)[kHalves], Vector (&kinds)[kHalves],
                               Vector (&values)[kHalves]) {
         alignas(32) u8 slots[kLanes], above[kLanes];
@@ -423,6 +434,7 @@ struct Decoder {
             set.high[half] = high_bytes(x0, x1);
         }
         take(set, symbols.at);
+        if constexpr (!kBits) return;
         for (int half = 0; half < kHalves; ++half) {
             values[half] = _mm256_and_si256(set.low[half], _mm256_shuffle_epi8(mask, kinds[half]));
             const Vector times = _mm256_shuffle_epi8(factor, kinds[half]);
@@ -501,22 +513,39 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
     return decode_any<Elements<2, 7>, 2, 7>(model, in, base, n, view, out);
 }
 
-PERDURE_TARGET bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
+template <bool kBits>
+PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
     Decoder<1> decoder(model, in);
+    const u8 *literal = in.literals, *literals_end = in.literals + in.n_literals;
     const Vector first = table16(ranges.first);
     const Vector none[kHalves] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (std::size_t group = 0; group < (n + kRound - 1) / kRound * 2; ++group) {
         if (group % 2 == 0 && !decoder.ready()) return false;
         const std::size_t at = group * kLanes;
-        Vector kinds[kHalves], values[kHalves];
-        decoder.group(decoder.sets[group & 1], none, kinds, values);
-        u8 bytes[kLanes];
+        Vector kinds[kHalves], values[kHalves] = {none[0], none[0]};
+        decoder.template group<kBits>(decoder.sets[group & 1], none, kinds, values);
+        u8 bytes[kLanes], found[kLanes];
+        int escapes = 0;
         for (int half = 0; half < kHalves; ++half) {
             store(bytes + 32 * half, _mm256_add_epi8(_mm256_shuffle_epi8(first, kinds[half]), values[half]));
+            store(found + 32 * half, kinds[half]);
+            escapes |= _mm256_movemask_epi8(_mm256_cmpeq_epi8(kinds[half], all(kEscape)));
+        }
+        if (escapes != 0) {
+            for (std::size_t lane = 0; lane < kLanes; ++lane) {
+                if (found[lane] != kEscape) continue;
+                if (literal == literals_end) return false;
+                bytes[lane] = *literal++;
+            }
         }
         if (n > at) std::memcpy(out + at, bytes, n - at < kLanes ? n - at : kLanes);
     }
-    return decoder.done();
+    return decoder.done() && literal == literals_end;
+}
+
+bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
+    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, out)
+                            : byte_decode_all<false>(model, ranges, in, n, out);
 }
 
 }  // namespace

@@ -244,10 +244,12 @@ std::size_t ulp_classify(const u8* x, const u8* base, std::size_t n, const View&
     return classify_any<Elements<2, 7>, 2>(x, base, n, view, contexts, index, raw, literals, counts);
 }
 
-PERDURE_TARGET void byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u32* counts) {
+PERDURE_TARGET std::size_t byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw,
+                                         u8* literals, u32* counts) {
     std::memset(counts, 0, kCells * sizeof *counts);
     const Bytes256 of = Bytes256::of(ranges.of);
     const Vector first = table16(ranges.first);
+    u8* literal = literals;
     Histogram<1> histogram;
     histogram.clear();
     const std::size_t whole = n / kLanes, groups = (n + kRound - 1) / kRound * 2;
@@ -255,17 +257,21 @@ PERDURE_TARGET void byte_classify(const u8* bytes, std::size_t n, const Ranges& 
         u8 rest[kLanes];
         const u8* at = bytes + group * kLanes;
         if (group >= whole) {
-            std::memset(rest, bytes[n - 1], sizeof rest);
+            std::memset(rest, ranges.first[0], sizeof rest);
             if (group * kLanes < n) std::memcpy(rest, at, n - group * kLanes);
             at = rest;
         }
         const Vector value = load(at), kind = of.at(value, _mm512_movepi8_mask(value));
         histogram.add(kind, kind);
         store(index + group * kLanes, kind);
-        store(raw + group * kLanes, _mm512_sub_epi8(value, _mm512_shuffle_epi8(first, kind)));
+        const __mmask64 escape = _mm512_cmpeq_epi8_mask(kind, _mm512_set1_epi8(kEscape));
+        store(raw + group * kLanes, _mm512_maskz_sub_epi8(~escape, value, _mm512_shuffle_epi8(first, kind)));
+        store(literal, _mm512_maskz_compress_epi8(escape, value));
+        literal += _mm_popcnt_u64(escape);
         if (group % 31 == 30) histogram.widen();
     }
     histogram.finish(counts);
+    return static_cast<std::size_t>(literal - literals);
 }
 
 // ---- Encoding ------------------------------------------------------------------------------------------------------
@@ -278,7 +284,7 @@ PERDURE_INLINE void give(States& states, __mmask64 full, u8*& at) {
     states.high = _mm512_maskz_mov_epi8(~full, states.high);
 }
 
-template <int kContexts>
+template <int kContexts, bool kBits>
 struct Encoder {
     Cells<kContexts> freq, start, inverse_low, inverse_high;
     Vector limit, bits;
@@ -305,12 +311,15 @@ struct Encoder {
     }
 
     PERDURE_INLINE void group(const u8* index, const u8* raw, States& states, u8*& symbols, u8*& raws) const {
-        const Vector cells = load(index), value = load(raw);
-        give(states, _mm512_cmpgt_epu8_mask(states.high, _mm512_shuffle_epi8(limit, cells)), raws);
-        const Vector shift = _mm512_shuffle_epi8(bits, cells);
-        Vector x0 = _mm512_or_si512(_mm512_sllv_epi16(even_words(states.low, states.high), even(shift)), even(value));
-        Vector x1 = _mm512_or_si512(_mm512_sllv_epi16(odd_words(states.low, states.high), odd(shift)), odd(value));
-        states = {low_bytes(x0, x1), high_bytes(x0, x1)};
+        const Vector cells = load(index);
+        Vector x0, x1;
+        if constexpr (kBits) {
+            const Vector value = load(raw), shift = _mm512_shuffle_epi8(bits, cells);
+            give(states, _mm512_cmpgt_epu8_mask(states.high, _mm512_shuffle_epi8(limit, cells)), raws);
+            x0 = _mm512_or_si512(_mm512_sllv_epi16(even_words(states.low, states.high), even(shift)), even(value));
+            x1 = _mm512_or_si512(_mm512_sllv_epi16(odd_words(states.low, states.high), odd(shift)), odd(value));
+            states = {low_bytes(x0, x1), high_bytes(x0, x1)};
+        }
         const Vector f = freq.at(cells), c = start.at(cells), low = inverse_low.at(cells), high = inverse_high.at(cells);
         give(states, _mm512_cmpge_epu8_mask(states.high, f), symbols);
         x0 = divided(even_words(states.low, states.high), even(f), even_words(low, high));
@@ -321,10 +330,10 @@ struct Encoder {
     }
 };
 
-template <int kContexts>
+template <int kContexts, bool kBits>
 PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols,
                                u8* raws, u8* states, std::size_t& n_symbols, std::size_t& n_raws) {
-    const Encoder<kContexts> encoder = Encoder<kContexts>::of(model);
+    const Encoder<kContexts, kBits> encoder = Encoder<kContexts, kBits>::of(model);
     const States begin{_mm512_setzero_si512(), _mm512_set1_epi8(1)};
     States set0 = begin, set1 = begin;
     u8 *symbol = symbols, *rest = raws;
@@ -343,9 +352,11 @@ PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_pad
 
 void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols, u8* raws, u8* states,
             std::size_t& n_symbols, std::size_t& n_raws) {
-    if (model.contexts == 1) return encode_all<1>(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
-    if (model.contexts <= 4) return encode_all<4>(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
-    encode_all<8>(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
+    const auto all = !model.has_bits() && model.contexts == 1 ? encode_all<1, false>
+                     : model.contexts == 1                    ? encode_all<1, true>
+                     : model.contexts <= 4                    ? encode_all<4, true>
+                                                              : encode_all<8, true>;
+    all(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
 }
 
 // ---- Decoding ------------------------------------------------------------------------------------------------------
@@ -387,6 +398,7 @@ struct Decoder {
     }
 
     // The classes in a group of 64 lanes and their raw bits; `context` is 16 times the context.
+    template <bool kBits = true>
     PERDURE_INLINE Vector group(States& states, Vector context, const u8*& symbols, const u8*& raws, Vector& raw) const {
         const __mmask64 upper = _mm512_movepi8_mask(states.low);
         Vector kind = slots[0].at(states.low, upper), cells = kind;
@@ -408,6 +420,7 @@ struct Decoder {
         Vector x1 = _mm512_add_epi16(_mm512_mullo_epi16(odd(f), odd(states.high)), odd(r));
         states = {low_bytes(x0, x1), high_bytes(x0, x1)};
         take(states, symbols);
+        if constexpr (!kBits) return kind;
         raw = _mm512_and_si512(states.low, _mm512_shuffle_epi8(mask, kind));
         const Vector shift = _mm512_shuffle_epi8(bits, kind);
         x0 = _mm512_srlv_epi16(even_words(states.low, states.high), even(shift));
@@ -506,27 +519,43 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
     return decode_any<Elements<2, 7>, 2>(model, in, base, n, view, out);
 }
 
-PERDURE_TARGET bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
+template <bool kBits>
+PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
     Decoder<1> decoder;
     Decoder<1>::prepare(model, decoder);
     const Vector first = table16(ranges.first), none = _mm512_setzero_si512();
     Backward symbols(in.symbols, in.n_symbols), raws(in.raws, in.n_raws);
     States set0{load(in.states), load(in.states + 64)}, set1{load(in.states + 128), load(in.states + 192)};
     u8 rest[kRound];
+    const u8 *literal = in.literals, *literals_end = in.literals + in.n_literals;
     for (std::size_t at = 0; at < n; at += kRound) {
-        if (!symbols.ready() || !raws.ready()) return false;
+        // A round takes at most kRound literals, and behind them lie more bytes than that: too many show in time.
+        if (!symbols.ready() || !raws.ready() || literal > literals_end) return false;
         u8* to = n - at < kRound ? rest : out + at;
-        Vector raw0, raw1;
+        Vector raw0 = none, raw1 = none;
         const u8 *symbol = symbols.at, *bits = raws.at;
-        const Vector kind0 = decoder.group(set0, none, symbol, bits, raw0);
-        const Vector kind1 = decoder.group(set1, none, symbol, bits, raw1);
+        const Vector kind0 = decoder.group<kBits>(set0, none, symbol, bits, raw0);
+        const Vector kind1 = decoder.group<kBits>(set1, none, symbol, bits, raw1);
         symbols.at = symbol;
         raws.at = bits;
-        store(to, _mm512_add_epi8(_mm512_shuffle_epi8(first, kind0), raw0));
-        store(to + 64, _mm512_add_epi8(_mm512_shuffle_epi8(first, kind1), raw1));
+        Vector value0 = _mm512_add_epi8(_mm512_shuffle_epi8(first, kind0), raw0);
+        Vector value1 = _mm512_add_epi8(_mm512_shuffle_epi8(first, kind1), raw1);
+        const __mmask64 escape0 = _mm512_cmpeq_epi8_mask(kind0, _mm512_set1_epi8(kEscape));
+        const __mmask64 escape1 = _mm512_cmpeq_epi8_mask(kind1, _mm512_set1_epi8(kEscape));
+        value0 = _mm512_mask_expand_epi8(value0, escape0, load(literal));
+        literal += _mm_popcnt_u64(escape0);
+        value1 = _mm512_mask_expand_epi8(value1, escape1, load(literal));
+        literal += _mm_popcnt_u64(escape1);
+        store(to, value0);
+        store(to + 64, value1);
         if (n - at < kRound) std::memcpy(out + at, rest, n - at);
     }
-    return symbols.done() && raws.done() && all_begin(set0) && all_begin(set1);
+    return symbols.done() && raws.done() && all_begin(set0) && all_begin(set1) && literal == literals_end;
+}
+
+bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
+    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, out)
+                            : byte_decode_all<false>(model, ranges, in, n, out);
 }
 
 }  // namespace

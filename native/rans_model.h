@@ -36,7 +36,7 @@ struct Scratch {
     u8 symbols[kBlock + kSlack];
     u8 raws[kBlock + kSlack];
     u8 literals[2 * kBlock + 2 * kSlack];
-    u8 planes[2 * kBlock + kSlack];
+    u8 planes[4 * kBlock + kSlack];
 
     static Scratch& of_thread();
 };

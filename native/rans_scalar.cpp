@@ -87,14 +87,19 @@ std::size_t ulp_classify(const u8* x, const u8* base, std::size_t n, const View&
                            : classify<2>(x, base, n, view, index, raw, literals, counts);
 }
 
-void byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u32* counts) {
+std::size_t byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u8* literals,
+                          u32* counts) {
     std::memset(counts, 0, kCells * sizeof *counts);
+    std::size_t n_literals = 0;
     for (std::size_t i = 0; i < (n + kRound - 1) / kRound * kRound; ++i) {
-        const u8 value = bytes[i < n ? i : n - 1];
+        const u8 value = i < n ? bytes[i] : ranges.first[0];
         index[i] = ranges.of[value];
-        raw[i] = value - ranges.first[index[i]];
+        literals[n_literals] = value;
+        n_literals += index[i] == kEscape;
+        raw[i] = static_cast<u8>(index[i] == kEscape ? 0 : value - ranges.first[index[i]]);
         ++counts[index[i]];
     }
+    return n_literals;
 }
 
 void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols, u8* raws, u8* states,
@@ -227,16 +232,22 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
 
 bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
     Decoder decoder(model, in);
+    std::size_t literal = 0;
     u8 cells[kLanes], bits[kLanes];
     for (std::size_t group = 0; group < (n + kRound - 1) / kRound * 2; ++group) {
         if (group % 2 == 0 && !decoder.ready()) return false;
         std::memset(cells, 0, sizeof cells);
         decoder.group(group, cells, bits);
-        for (std::size_t lane = 0; lane < kLanes && group * kLanes + lane < n; ++lane) {
-            out[group * kLanes + lane] = static_cast<u8>(ranges.first[cells[lane]] + bits[lane]);
+        for (std::size_t lane = 0; lane < kLanes; ++lane) {
+            u8 value = static_cast<u8>(ranges.first[cells[lane]] + bits[lane]);
+            if (cells[lane] == kEscape) {
+                if (literal == in.n_literals) return false;
+                value = in.literals[literal++];
+            }
+            if (group * kLanes + lane < n) out[group * kLanes + lane] = value;
         }
     }
-    return decoder.done();
+    return decoder.done() && literal == in.n_literals;
 }
 
 }  // namespace

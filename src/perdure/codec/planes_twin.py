@@ -29,22 +29,21 @@ Words = npt.NDArray[Any]
 
 _SAME, _RAW, _CODED = range(3)
 _NONE_CHANGED, _TURNED, _DISTANCE, _XORED = range(4)
-_BLOCK_BYTES: Final = 1 << 18
-_HEADER_BYTES: Final = 9
+_LEAST_LOG2, _MOST_LOG2 = 15, 17  # of the elements of a block
+_HEADER_BYTES: Final = 13
 _SAMPLES: Final = 64
 _MOST_RANGES: Final = 15
 
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """How the values of a plane become classes: ranges of 2^bits values each, as (first, bits); none if it is not coded."""
+    """How the values of a plane become classes: ranges of 2^bits values, as (first, bits); none if it is not coded."""
 
     ranges: tuple[tuple[int, int], ...] = ()
 
     def classes(self) -> tuple[Bytes, Bytes, Bytes]:
         """The class of each value, and the first value and the raw bits of each class."""
         of, first, bits = np.full(256, ESCAPE, np.uint8), np.zeros(CLASSES, np.uint8), np.zeros(CLASSES, np.uint8)
-        bits[ESCAPE] = 8
         for number, (value, size) in enumerate(self.ranges):
             of[value : value + (1 << size)] = number
             first[number], bits[number] = value, size
@@ -54,7 +53,7 @@ class _Plan:
 def planes_room(nbytes: int, width: int) -> int:
     """The bytes that ``out`` needs."""
     n = nbytes // width
-    return 1 + width * (1 + 2 * _MOST_RANGES) + n * width + 2 * width * -(-n // _block_elements(width))
+    return 2 + width * (1 + 2 * _MOST_RANGES) + n * width + 2 * width * ((n >> _LEAST_LOG2) + 1)
 
 
 def planes_encode(data: BytesLike, base: BytesLike | None, out: Bytes, width: int, floats: bool) -> int:
@@ -62,9 +61,10 @@ def planes_encode(data: BytesLike, base: BytesLike | None, out: Bytes, width: in
     now = as_bytes(data).view(f"u{width}")
     before = None if base is None else as_bytes(base).view(f"u{width}")
     change, plans = _choose(now, before, width, floats)
-    coded = [bytes((change,))]
+    log2 = _block_log2(plans)
+    coded = [bytes((change, log2))]
     coded += [bytes((len(plan.ranges), *(number for range_ in plan.ranges for number in range_))) for plan in plans]
-    most = _block_elements(width)
+    most = 1 << log2
     for at in range(0, now.size, most):
         block = slice(at, at + most)
         planes = _split(_changed(now[block], None if before is None else before[block], change, floats))
@@ -78,16 +78,18 @@ def planes_decode(coded: BytesLike, base: BytesLike | None, out: Bytes, width: i
     """Decode a tile into ``out``; whether it was one."""
     data, now = as_bytes(coded).tobytes(), out.view(f"u{width}")
     before = None if base is None else as_bytes(base).view(f"u{width}")
-    if not data or data[0] > (_TURNED if before is None else _XORED):
+    if len(data) < 2 or data[0] > (_TURNED if before is None else _XORED):
         return False
-    at, plans = 1, []
+    if not _LEAST_LOG2 <= data[1] <= _MOST_LOG2 - (width == 8):
+        return False
+    at, plans = 2, []
     for _ in range(width):
         plan = _read_plan(data, at)
         if plan is None:
             return False
         plans.append(plan)
         at += 1 + 2 * len(plan.ranges)
-    most = _block_elements(width)
+    most = 1 << data[1]
     for start in range(0, now.size, most):
         block = slice(start, start + most)
         words = np.zeros_like(now[block])
@@ -101,8 +103,11 @@ def planes_decode(coded: BytesLike, base: BytesLike | None, out: Bytes, width: i
     return at == len(data)
 
 
-def _block_elements(width: int) -> int:
-    return min(BLOCK, _BLOCK_BYTES // width)
+def _block_log2(plans: list[_Plan]) -> int:
+    """Small blocks where mantissas are not noise; there is one plan a byte of an element."""
+    if len(plans) >= 4 and sum(bool(plan.ranges) for plan in plans) >= 2:
+        return _LEAST_LOG2
+    return _MOST_LOG2 - (len(plans) == 8)
 
 
 def _turned(x: Words) -> Words:
@@ -111,7 +116,8 @@ def _turned(x: Words) -> Words:
         return x << 1 | x >> 7
     bits = 8 * x.itemsize
     low = x.dtype.type((1 << bits - 8) - 1)
-    return x << 1 & ~low | x >> bits - 1 << bits - 9 | x & (low >> x.dtype.type(1))
+    turned: Words = x << 1 & ~low | x >> bits - 1 << bits - 9 | x & (low >> x.dtype.type(1))
+    return turned
 
 
 def _turned_back(y: Words) -> Words:
@@ -119,7 +125,8 @@ def _turned_back(y: Words) -> Words:
         return y >> 1 | y << 7
     bits = 8 * y.itemsize
     low = y.dtype.type((1 << bits - 8) - 1)
-    return y << 8 & y.dtype.type(1 << bits - 1) | (y & ~low) >> 1 | y & (low >> y.dtype.type(1))
+    back: Words = y << 8 & y.dtype.type(1 << bits - 1) | (y & ~low) >> 1 | y & (low >> y.dtype.type(1))
+    return back
 
 
 def _signs(x: Words) -> Words:
@@ -235,14 +242,15 @@ def _encode_plane(plan: _Plan, plane: Bytes) -> bytes:
         return bytes((_SAME, plane[0]))
     if plan.ranges:
         of, first, bits = plan.classes()
-        padded = np.pad(plane, (0, -plane.size % ROUND), mode="edge")
+        padded = np.pad(plane, (0, -plane.size % ROUND), constant_values=first[0])
         index = of[padded]
+        literals = padded[index == ESCAPE]
         counts = np.bincount(index, minlength=CLASSES).reshape(1, CLASSES)
         model = Model.of_counts(counts, bits)
-        if model.cost_bits(counts) // 8 + _HEADER_BYTES + STATE_BYTES < plane.size - plane.size // 128:
-            streams = model.encode(index, padded - first[index])
-            sizes = np.array((streams.symbols.size, streams.raws.size), "<u4").tobytes()
-            parts = (streams.symbols, streams.raws, streams.states)
+        if model.cost_bits(counts) // 8 + literals.size + _HEADER_BYTES + STATE_BYTES < plane.size - plane.size // 128:
+            streams = model.encode(index, np.where(index == ESCAPE, np.uint8(0), padded - first[index]))
+            parts = (streams.symbols, streams.raws, literals, streams.states)
+            sizes = np.array([part.size for part in parts[:3]], "<u4").tobytes()
             coded = bytes((_CODED,)) + sizes + model.tables() + b"".join(part.tobytes() for part in parts)
             if len(coded) < 1 + plane.size:
                 return coded
@@ -259,19 +267,24 @@ def _decode_plane(data: bytes, at: int, plan: _Plan, n: int) -> tuple[Bytes, int
         return (plane, at + n) if plane.size == n else None
     if mode != bytes((_CODED,)) or not plan.ranges or len(data) - at < _HEADER_BYTES - 1:
         return None
-    n_symbols, n_raws = np.frombuffer(data[at : at + 8], "<u4").tolist()
-    at += 8
+    n_symbols, n_raws, n_literals = np.frombuffer(data[at : at + 12], "<u4").tolist()
+    at += 12
     _, first, bits = plan.classes()
     read = Model.of_tables(data[at : at + 18], 1, bits)
-    if read is None or n_symbols > BLOCK or n_raws > BLOCK:
+    if read is None or max(n_symbols, n_raws, n_literals) > BLOCK:
         return None
     model, size = read
-    parts = np.frombuffer(data[at + size : at + size + n_symbols + n_raws + STATE_BYTES], np.uint8)
-    if parts.size != n_symbols + n_raws + STATE_BYTES:
+    parts_bytes = n_symbols + n_raws + n_literals + STATE_BYTES
+    parts = np.frombuffer(data[at + size : at + size + parts_bytes], np.uint8)
+    if parts.size != parts_bytes:
         return None
-    symbols, raws, states = np.split(parts, np.cumsum((n_symbols, n_raws)))
+    symbols, raws, literals, states = np.split(parts, np.cumsum((n_symbols, n_raws, n_literals)))
     decoded = model.decode(Streams(symbols, raws, states), np.zeros(n + -n % ROUND, np.uint8))
     if decoded is None:
         return None
     index, raw = decoded
-    return (first[index] + raw)[:n], at + size + parts.size
+    values = first[index] + raw
+    if np.count_nonzero(index == ESCAPE) != n_literals:
+        return None
+    values[index == ESCAPE] = literals
+    return values[:n], at + size + parts.size
