@@ -105,7 +105,7 @@ def planes_decode(coded: BytesLike, base: BytesLike | None, out: Bytes, width: i
 
 def _block_log2(plans: list[_Plan]) -> int:
     """Small blocks where mantissas are not noise; there is one plan a byte of an element."""
-    if len(plans) >= 4 and sum(bool(plan.ranges) for plan in plans) >= 2:
+    if len(plans) >= 4 and sum(bool(plan.ranges) for plan in plans) >= 3:
         return _LEAST_LOG2
     return _MOST_LOG2 - (len(plans) == 8)
 
