@@ -204,7 +204,7 @@ const u8* read_plan(Plan& plan, unsigned width, bool has_base, const u8* in, con
     return in;
 }
 
-u8* encode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* bytes, std::size_t n, u8* out) {
+u8* encode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* bytes, std::size_t n, const Ahead& ahead, u8* out) {
     if (std::memcmp(bytes, bytes + 1, n - 1) == 0) {
         *out++ = kSame;
         *out++ = bytes[0];
@@ -223,7 +223,7 @@ u8* encode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* bytes,
             std::size_t symbols = 0, raws = 0;
             u8 states[kStateBytes], tables[2 + kClasses];
             const std::size_t padded = (n + kRound - 1) / kRound * kRound;
-            kernels.encode(scratch.index, scratch.raw, padded, model, scratch.symbols, scratch.raws, states, symbols, raws);
+            kernels.encode(scratch.index, scratch.raw, padded, model, ahead, scratch.symbols, scratch.raws, states, symbols, raws);
             const auto table_bytes = static_cast<std::size_t>(write_frequencies(model, tables) - tables);
             if (kHeader + table_bytes + symbols + raws + literals + kStateBytes < 1 + n) {
                 *out = kCoded;
@@ -247,8 +247,8 @@ u8* encode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* bytes,
 }
 
 // Where the next plane begins, or null; `plane` becomes the address of the bytes, which are in `room` unless they were stored.
-const u8* decode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* in, const u8* end, std::size_t n, u8* room,
-                       const u8*& plane) {
+const u8* decode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* in, const u8* end, std::size_t n,
+                       Ahead ahead, u8* room, const u8*& plane) {
     if (in == end) return nullptr;
     plane = room;
     switch (*in++) {
@@ -273,7 +273,8 @@ const u8* decode_plane(const Kernels& kernels, const PlanePlan& plan, const u8* 
     if (static_cast<std::size_t>(end - in) < symbols + raws + literals + kStateBytes) return nullptr;
     const u8* states = in + symbols + raws + literals;
     const Streams parts{in, in + symbols, in + symbols + raws, states, symbols, raws, literals};
-    return kernels.byte_decode(model, ranges, parts, n, room) ? states + kStateBytes : nullptr;
+    ahead.read[1] = states + kStateBytes;  // the plane after this one, likely stored as it is
+    return kernels.byte_decode(model, ranges, parts, n, ahead, room) ? states + kStateBytes : nullptr;
 }
 
 }  // namespace
@@ -293,8 +294,11 @@ std::size_t planes_encode(PlanesKind kind, const u8* x, const u8* base, std::siz
         const std::size_t size = std::min(most, n - start);
         splitter.split(kind.width, kind.floats, plan.change, x + start * kind.width,
                       base == nullptr ? nullptr : base + start * kind.width, size, bytes, size);
+        const std::size_t step = kRound * kind.width, next = (start + size) * kind.width;
+        Ahead ahead{{x + next, base == nullptr ? nullptr : base + next}, nullptr, {step, base == nullptr ? 0 : step}};
         for (unsigned plane = 0; plane < kind.width; ++plane) {
-            at = encode_plane(kernels, plan.plane[plane], bytes + plane * size, size, at);
+            at = encode_plane(kernels, plan.plane[plane], bytes + plane * size, size, ahead, at);
+            if (plan.plane[plane].n != 0) ahead = {};  // what the first coded plane asked for is there
         }
     }
     return static_cast<std::size_t>(at - out);
@@ -312,9 +316,14 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
     for (std::size_t start = 0; start < n; start += most) {
         const std::size_t size = std::min(most, n - start);
         const u8* planes[8];
+        const std::size_t step = kRound * kind.width;
+        const u8* below = base == nullptr ? nullptr : base + start * kind.width;
+        Ahead ahead{{below, nullptr}, out + start * kind.width, {step, step}};
+        if (below == nullptr) ahead.read[0] = ahead.write;
         for (unsigned plane = 0; plane < kind.width; ++plane) {
-            in = decode_plane(kernels, plan.plane[plane], in, end, size, bytes + plane * size, planes[plane]);
+            in = decode_plane(kernels, plan.plane[plane], in, end, size, ahead, bytes + plane * size, planes[plane]);
             if (in == nullptr) return false;
+            if (plan.plane[plane].n != 0) ahead.step[0] = ahead.step[1] = 0;
         }
         splitter.join(kind.width, kind.floats, plan.change, planes, base == nullptr ? nullptr : base + start * kind.width,
                      size, out + start * kind.width);

@@ -96,11 +96,13 @@ PERDURE_LOOP void split_all(const u8* x, const u8* base, std::size_t n, u8* to, 
 
 template <class Word, Change kChange, bool kFloats>
 PERDURE_LOOP void join_all(const u8* const* planes, const u8* base, std::size_t n, u8* out) {
-    alignas(64) Word words[kPiece];
     for (std::size_t start = 0; start < n; start += kPiece) {
         const std::size_t size = n - start < kPiece ? n - start : kPiece;
         const u8* from[sizeof(Word)];
         for (std::size_t plane = 0; plane < sizeof(Word); ++plane) from[plane] = planes[plane] + start;
+        const u8* below = needs_base(kChange) ? base + start * sizeof(Word) : nullptr;
+        u8* to = out + start * sizeof(Word);
+#pragma GCC ivdep
         for (std::size_t i = 0; i < size; ++i) {
             Word word = from[0][i];
             if constexpr (sizeof(Word) > 1) {
@@ -109,13 +111,10 @@ PERDURE_LOOP void join_all(const u8* const* planes, const u8* base, std::size_t 
                     word = static_cast<Word>(word << 8 | from[plane][i]);
                 }
             }
-            words[i] = word;
-        }
-        for (std::size_t i = 0; i < size; ++i) {
             Word before = 0;
-            if constexpr (needs_base(kChange)) std::memcpy(&before, base + (start + i) * sizeof(Word), sizeof(Word));
-            const Word now = restored<Word, kChange, kFloats>(words[i], before);
-            std::memcpy(out + (start + i) * sizeof(Word), &now, sizeof(Word));
+            if constexpr (needs_base(kChange)) std::memcpy(&before, below + i * sizeof(Word), sizeof(Word));
+            word = restored<Word, kChange, kFloats>(word, before);
+            std::memcpy(to + i * sizeof(Word), &word, sizeof(Word));
         }
     }
 }

@@ -76,6 +76,27 @@ struct Ranges {
     u8 first[kClasses];     // the first value of a class; raw bits count from it
 };
 
+// What the caller reads or writes next: the vector versions ask for `step` bytes of each while they do a round of symbols. Coding
+// needs no memory and what comes before and after it needs nothing else, so this lets the two overlap. May reach past the end of
+// what is there: to ask never faults.
+struct Ahead {
+    const u8* read[2] = {nullptr, nullptr};
+    const u8* write = nullptr;
+    std::size_t step[2] = {0, 0};  // of the two that are read; what is written is as long as the first
+
+    // Call once a round.
+    __attribute__((always_inline)) inline void ask() {
+        for (std::size_t i = 0; i < step[0]; i += 64) __builtin_prefetch(read[0] + i, 0, 2);
+        for (std::size_t i = 0; i < step[1]; i += 64) __builtin_prefetch(read[1] + i, 0, 2);
+        read[0] += step[0];
+        read[1] += step[1];
+    }
+    __attribute__((always_inline)) inline void ask_to_write() {
+        for (std::size_t i = 0; i < step[0]; i += 64) __builtin_prefetch(write + i, 1, 2);
+        write += step[0];
+    }
+};
+
 // One version for each `Simd` level. `index` and `raw` get or have a byte a symbol, in lane order, padded to kRound.
 struct Kernels {
     // The classes of the signed distances of `n` elements at `x` from those at `base`; `counts[kCells]` is overwritten.
@@ -84,14 +105,14 @@ struct Kernels {
     std::size_t (*ulp_classify)(const u8* x, const u8* base, std::size_t n, const View& view, unsigned contexts, u8* index,
                                 u8* raw, u8* literals, u32* counts);
     // Encode `n_padded` symbols; returns bytes by reference, room for n_padded + kSlack each.
-    void (*encode)(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols, u8* raws,
+    void (*encode)(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, Ahead ahead, u8* symbols, u8* raws,
                    u8* states, std::size_t& n_symbols, std::size_t& n_raws);
     // The elements again; false if the streams are nothing that an encoder wrote.
     bool (*ulp_decode)(const Model& model, const Streams& in, const u8* base, std::size_t n, const View& view, u8* out);
     // The classes of `n` bytes, in their own order; those beyond `n` count as the first value of class 0. Returns the literals.
     std::size_t (*byte_classify)(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u8* literals,
                                  u32* counts);
-    bool (*byte_decode)(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out);
+    bool (*byte_decode)(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead, u8* out);
 };
 
 const Kernels& kernels(Simd level);

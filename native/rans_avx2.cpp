@@ -127,6 +127,16 @@ struct Contexts {
     }
 };
 
+// Call `visit(element)` for the elements whose lanes are set, in their order: even lanes are the first 32, odd ones the others.
+template <class Visit>
+inline void each_element(u64 lanes, const Visit& visit) {
+    for (unsigned odd = 0; odd < 2; ++odd) {
+        for (u64 left = lanes >> odd & 0x5555555555555555; left != 0; left &= left - 1) {
+            visit(static_cast<std::size_t>(__builtin_ctzll(left) / 2) + 32 * odd);
+        }
+    }
+}
+
 struct Counter {
     u32 of[4][kCells] = {};
     void add(const u8* cells) {
@@ -163,7 +173,7 @@ PERDURE_TARGET std::size_t classify(const u8* x, const u8* base, std::size_t n, 
             now = rest_now;
             before = rest_before;
         }
-        unsigned escapes = 0;
+        u64 escapes = 0;
         for (int half = 0; half < kHalves; ++half) {
             const std::size_t at0 = 16 * kWidth * half, at1 = at0 + 32 * kWidth;
             const Vector base0 = E::words(before + at0), base1 = E::words(before + at1);
@@ -184,15 +194,13 @@ PERDURE_TARGET std::size_t classify(const u8* x, const u8* base, std::size_t n, 
             store(raw + group * kLanes + 32 * half,
                   _mm256_and_si256(within, _mm256_or_si256(_mm256_add_epi8(rest, rest), sign)));
             store(index + group * kLanes + 32 * half, _mm256_or_si256(kind, contexts.of<kShift>(base0, base1)));
-            escapes |= ~static_cast<unsigned>(_mm256_movemask_epi8(within));
+            escapes |= u64{~static_cast<unsigned>(_mm256_movemask_epi8(within))} << 32 * half;
         }
         counter.add(index + group * kLanes);
-        if (escapes == 0) continue;
-        for (std::size_t j = 0; j < kLanes; ++j) {
-            if ((index[group * kLanes + ((j & 31) << 1 | j >> 5)] & 15) != kEscape) continue;
-            std::memcpy(literal, now + j * kWidth, kWidth);
+        each_element(escapes, [&](std::size_t i) {
+            std::memcpy(literal, now + i * kWidth, kWidth);
             literal += kWidth;
-        }
+        });
     }
     counter.finish(counts);
     return static_cast<std::size_t>(literal - literals) / kWidth;
@@ -253,7 +261,7 @@ PERDURE_INLINE Vector divided(Vector x, Vector freq, Vector inverse) {
 }
 
 template <int kContexts, bool kBits>
-PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols,
+PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, Ahead ahead, u8* symbols,
                                u8* raws, u8* states, std::size_t& n_symbols, std::size_t& n_raws) {
     alignas(32) u8 low[kCells], high[kCells], limits[kClasses], factors[kClasses];
     for (std::size_t cell = 0; cell < kCells; ++cell) {
@@ -275,6 +283,7 @@ PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_pad
     }
     u8 *symbol = symbols, *rest = raws;
     for (std::size_t group = n_padded / kLanes; group-- > 0;) {
+        if ((group & 1) == 0) ahead.ask();
         States& set = sets[group & 1];
         Vector cells[kHalves], full[kHalves], freq[kHalves];
         for (int half = 0; half < kHalves; ++half) {
@@ -317,13 +326,13 @@ PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_pad
     n_raws = static_cast<std::size_t>(rest - raws);
 }
 
-void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols, u8* raws, u8* states,
-            std::size_t& n_symbols, std::size_t& n_raws) {
+void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, Ahead ahead, u8* symbols, u8* raws,
+            u8* states, std::size_t& n_symbols, std::size_t& n_raws) {
     const auto all = !model.has_bits() && model.contexts == 1 ? encode_all<1, false>
                      : model.contexts == 1                    ? encode_all<1, true>
                      : model.contexts <= 4                    ? encode_all<4, true>
                                                               : encode_all<8, true>;
-    all(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
+    all(index, raw, n_padded, model, ahead, symbols, raws, states, n_symbols, n_raws);
 }
 
 // ---- Decoding ------------------------------------------------------------------------------------------------------
@@ -407,10 +416,13 @@ struct Decoder {
     template <bool kBits = true>
     PERDURE_INLINE void group(States& set, const Vector (&contexts)[kHalves], Vector (&kinds)[kHalves],
                               Vector (&values)[kHalves]) {
-        alignas(32) u8 slots[kLanes], above[kLanes];
+        alignas(32) u16 slots[kLanes];  // 256 * context + slot
         for (int half = 0; half < kHalves; ++half) {
-            store(slots + 32 * half, set.low[half]);
-            store(above + 32 * half, contexts[half]);
+            const Vector context = _mm256_srli_epi16(contexts[half], 4);
+            const Vector first = _mm256_unpacklo_epi8(set.low[half], context);  // of each 128 bits the lower half
+            const Vector second = _mm256_unpackhi_epi8(set.low[half], context);
+            store(slots + 32 * half, _mm256_permute2x128_si256(first, second, 0x20));
+            store(slots + 32 * half + 16, _mm256_permute2x128_si256(first, second, 0x31));
         }
 #pragma GCC unroll 2
         for (int half = 0; half < kHalves; ++half) {
@@ -419,10 +431,7 @@ struct Decoder {
             for (int i = 0; i < 4; ++i) {
                 u64 eight = 0;
 #pragma GCC unroll 8
-                for (int j = 0; j < 8; ++j) {
-                    const int lane = 32 * half + 8 * i + j;
-                    eight |= u64{class_of[kContexts == 1 ? slots[lane] : above[lane] * 16u + slots[lane]]} << 8 * j;
-                }
+                for (int j = 0; j < 8; ++j) eight |= u64{class_of[slots[32 * half + 8 * i + j]]} << 8 * j;
                 found[i] = static_cast<long long>(eight);
             }
             kinds[half] = _mm256_set_epi64x(found[3], found[2], found[1], found[0]);
@@ -470,7 +479,7 @@ PERDURE_TARGET bool decode(const Model& model, const Streams& in, const u8* base
             above[half] = contexts.of<kShift>(E::words(from + 16 * kWidth * half), E::words(from + (32 + 16 * half) * kWidth));
         }
         decoder.group(decoder.sets[group & 1], above, kinds, values);
-        int escapes = 0;
+        u64 escapes = 0;
         for (int half = 0; half < kHalves; ++half) {
             const Vector rest = _mm256_and_si256(_mm256_srli_epi16(values[half], 1), all(0x7f));
             const Vector magnitude = _mm256_add_epi8(_mm256_shuffle_epi8(table16(kFirst), kinds[half]), rest);
@@ -482,19 +491,14 @@ PERDURE_TARGET bool decode(const Model& model, const Streams& in, const u8* base
             const Vector before0 = E::ordered(E::words(from + at0)), before1 = E::ordered(E::words(from + at1));
             E::put(to + at0, E::ordered(_mm256_add_epi16(before0, d0)));
             E::put(to + at1, E::ordered(_mm256_add_epi16(before1, d1)));
-            escapes |= _mm256_movemask_epi8(_mm256_cmpeq_epi8(kinds[half], all(kEscape)));
+            const Vector escaped = _mm256_cmpeq_epi8(kinds[half], all(kEscape));
+            escapes |= u64{static_cast<unsigned>(_mm256_movemask_epi8(escaped))} << 32 * half;
         }
-        if (escapes != 0) {
-            u8 found[kLanes];
-            store(found, kinds[0]);
-            store(found + 32, kinds[1]);
-            for (std::size_t j = 0; j < kLanes; ++j) {
-                if (found[(j & 31) << 1 | j >> 5] != kEscape) continue;
-                if (literal == literals_end) return false;
-                std::memcpy(to + j * kWidth, literal, kWidth);
-                literal += kWidth;
-            }
-        }
+        if (literals_end - literal < static_cast<std::ptrdiff_t>(kWidth) * _mm_popcnt_u64(escapes)) return false;
+        each_element(escapes, [&](std::size_t i) {
+            std::memcpy(to + i * kWidth, literal, kWidth);
+            literal += kWidth;
+        });
         if (partial && n > at) std::memcpy(out + at * kWidth, rest_out, (n - at) * kWidth);
     }
     return decoder.done() && literal == literals_end;
@@ -514,13 +518,18 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
 }
 
 template <bool kBits>
-PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
+PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead,
+                                    u8* out) {
     Decoder<1> decoder(model, in);
     const u8 *literal = in.literals, *literals_end = in.literals + in.n_literals;
     const Vector first = table16(ranges.first);
     const Vector none[kHalves] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
     for (std::size_t group = 0; group < (n + kRound - 1) / kRound * 2; ++group) {
         if (group % 2 == 0 && !decoder.ready()) return false;
+        if ((group & 1) == 0) {
+            ahead.ask();
+            ahead.ask_to_write();
+        }
         const std::size_t at = group * kLanes;
         Vector kinds[kHalves], values[kHalves] = {none[0], none[0]};
         decoder.template group<kBits>(decoder.sets[group & 1], none, kinds, values);
@@ -543,9 +552,9 @@ PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, co
     return decoder.done() && literal == literals_end;
 }
 
-bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
-    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, out)
-                            : byte_decode_all<false>(model, ranges, in, n, out);
+bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead, u8* out) {
+    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, ahead, out)
+                            : byte_decode_all<false>(model, ranges, in, n, ahead, out);
 }
 
 }  // namespace

@@ -331,7 +331,7 @@ struct Encoder {
 };
 
 template <int kContexts, bool kBits>
-PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols,
+PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, Ahead ahead, u8* symbols,
                                u8* raws, u8* states, std::size_t& n_symbols, std::size_t& n_raws) {
     const Encoder<kContexts, kBits> encoder = Encoder<kContexts, kBits>::of(model);
     const States begin{_mm512_setzero_si512(), _mm512_set1_epi8(1)};
@@ -339,6 +339,7 @@ PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_pad
     u8 *symbol = symbols, *rest = raws;
     for (std::size_t at = n_padded; at > 0;) {
         at -= kRound;
+        ahead.ask();
         encoder.group(index + at + kLanes, raw + at + kLanes, set1, symbol, rest);
         encoder.group(index + at, raw + at, set0, symbol, rest);
     }
@@ -350,13 +351,13 @@ PERDURE_TARGET void encode_all(const u8* index, const u8* raw, std::size_t n_pad
     n_raws = static_cast<std::size_t>(rest - raws);
 }
 
-void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols, u8* raws, u8* states,
-            std::size_t& n_symbols, std::size_t& n_raws) {
+void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, Ahead ahead, u8* symbols, u8* raws,
+            u8* states, std::size_t& n_symbols, std::size_t& n_raws) {
     const auto all = !model.has_bits() && model.contexts == 1 ? encode_all<1, false>
                      : model.contexts == 1                    ? encode_all<1, true>
                      : model.contexts <= 4                    ? encode_all<4, true>
                                                               : encode_all<8, true>;
-    all(index, raw, n_padded, model, symbols, raws, states, n_symbols, n_raws);
+    all(index, raw, n_padded, model, ahead, symbols, raws, states, n_symbols, n_raws);
 }
 
 // ---- Decoding ------------------------------------------------------------------------------------------------------
@@ -520,7 +521,8 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
 }
 
 template <bool kBits>
-PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
+PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead,
+                                    u8* out) {
     Decoder<1> decoder;
     Decoder<1>::prepare(model, decoder);
     const Vector first = table16(ranges.first), none = _mm512_setzero_si512();
@@ -531,6 +533,8 @@ PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, co
     for (std::size_t at = 0; at < n; at += kRound) {
         // A round takes at most kRound literals, and behind them lie more bytes than that: too many show in time.
         if (!symbols.ready() || !raws.ready() || literal > literals_end) return false;
+        ahead.ask();
+        ahead.ask_to_write();
         u8* to = n - at < kRound ? rest : out + at;
         Vector raw0 = none, raw1 = none;
         const u8 *symbol = symbols.at, *bits = raws.at;
@@ -553,9 +557,9 @@ PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, co
     return symbols.done() && raws.done() && all_begin(set0) && all_begin(set1) && literal == literals_end;
 }
 
-bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
-    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, out)
-                            : byte_decode_all<false>(model, ranges, in, n, out);
+bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead, u8* out) {
+    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, ahead, out)
+                            : byte_decode_all<false>(model, ranges, in, n, ahead, out);
 }
 
 }  // namespace

@@ -102,8 +102,8 @@ std::size_t byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, 
     return n_literals;
 }
 
-void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, u8* symbols, u8* raws, u8* states,
-            std::size_t& n_symbols, std::size_t& n_raws) {
+void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, Ahead, u8* symbols, u8* raws,
+            u8* states, std::size_t& n_symbols, std::size_t& n_raws) {
     u16 x[kRound];
     for (u16& state : x) state = 256;
     u8 *symbol_at = symbols, *raw_at = raws;
@@ -230,7 +230,7 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
     return view.width == 1 ? decode<1>(model, in, base, n, view, out) : decode<2>(model, in, base, n, view, out);
 }
 
-bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, u8* out) {
+bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead, u8* out) {
     Decoder decoder(model, in);
     std::size_t literal = 0;
     u8 cells[kLanes], bits[kLanes];

@@ -152,6 +152,7 @@ u8* encode_block(const Kernels& kernels, const View& view, const u8* x, const u8
         return out + 1;
     }
     Scratch& scratch = Scratch::of_thread();
+    const Ahead ahead{{x + nbytes, base + nbytes}, nullptr, {kRound * view.width, kRound * view.width}};  // the next block
     const std::size_t padded = (n + kRound - 1) / kRound * kRound;
     u32 counts[kCells];
     const std::size_t literals =
@@ -161,7 +162,7 @@ u8* encode_block(const Kernels& kernels, const View& view, const u8* x, const u8
     if (cost_bits(model, counts) / 8 + 2 * literals + kHeader + kStateBytes < nbytes) {
         std::size_t symbols = 0, raws = 0;
         u8 states[kStateBytes];
-        kernels.encode(scratch.index, scratch.raw, padded, model, scratch.symbols, scratch.raws, states, symbols, raws);
+        kernels.encode(scratch.index, scratch.raw, padded, model, ahead, scratch.symbols, scratch.raws, states, symbols, raws);
         u8 tables[kMaxTables];
         const auto table_bytes = static_cast<std::size_t>(write_frequencies(model, tables) - tables);
         if (kHeader + table_bytes + symbols + raws + 2 * literals + kStateBytes < 1 + nbytes) {
