@@ -3,7 +3,7 @@
 Sizes are ratios over the raw bytes of the kind that is named; H0 is the order-0 entropy of the signed distance in units
 of the last place, in bits an element. Speeds are GB/s of raw input for one core (kernels on tiles of 4 MiB, memory
 warm, best of all turns), and parts of the speed of one memcpy in the same run; sides take turns. `frame` rows are whole
-calls of `codec.encode` and `codec.decode`, digests and copies included. The trace is trained first
+calls of `codec.encode_parts` and `codec.decode` into memory that is there, digests included. The trace is trained first
 (`bench/codec_traces.py`), or read with --from. zstandard and zipnn are measured if they are installed.
 """
 
@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from codec_traces import add_options, trace
 from perdure import _native
-from perdure.codec import DTYPES, TILE_BYTES, decode, encode
+from perdure.codec import DTYPES, TILE_BYTES, decode, encode_parts
 from perdure.codec.planes import layout_of
 from perdure.codec.ulp import KINDS
 
@@ -75,13 +75,17 @@ def of_kernel(codec: str, dtype: str, data: Bytes, base: Bytes | None, contexts:
 
 
 def of_frames(codec: str, dtype: str, data: Bytes, base: Bytes | None, threads: int) -> Side:
-    shape = (data.size // DTYPES[dtype].itemsize,)
+    shape, out = (data.size // DTYPES[dtype].itemsize,), np.zeros_like(data)
 
     def forth() -> list[Any]:
-        return [encode(data, codec=codec, base=base, dtype=dtype, shape=shape, threads=threads)]
+        return list(encode_parts(data, codec=codec, base=base, dtype=dtype, shape=shape, threads=threads))
 
-    name = f"frame {codec}, {threads} thread{'s' * (threads > 1)}"
-    return Side(name, forth, lambda coded: decode(coded[0], base=base, threads=threads).view(np.uint8))
+    def back(coded: list[Any]) -> object:
+        frames.setdefault(id(coded), b"".join(coded))
+        return decode(frames[id(coded)], base=base, out=out, threads=threads).view(np.uint8)
+
+    frames: dict[int, bytes] = {}
+    return Side(f"frame {codec}, {threads} thread{'s' * (threads > 1)}", forth, back)
 
 
 def of_zstd(level: int, data: Bytes, base: Bytes | None) -> Side:

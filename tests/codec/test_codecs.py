@@ -10,7 +10,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.codec import CODECS, DTYPES, TILE_BYTES, decode, decode_tile, digest, encode, frame_info, nbytes
+from perdure.codec import (
+    CODECS,
+    DTYPES,
+    TILE_BYTES,
+    decode,
+    decode_tile,
+    digest,
+    encode,
+    encode_parts,
+    frame_info,
+    nbytes,
+)
 from perdure.codec.header import render
 from perdure.codec.stage import LEVELS
 from perdure.errors import BlobCorrupt, CallError, FormatRefused, PerdureError
@@ -106,6 +117,21 @@ def test_any_number_of_threads_writes_the_same_frame_and_reads_it(codec: str) ->
     for threads in (0, -1, 5000):
         with pytest.raises(CallError, match="threads"):
             encode(new[:9], codec=codec, threads=threads)
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_a_frame_comes_in_parts_and_goes_into_memory_that_is_there(codec: str) -> None:
+    old, new = weights(3 * TILE_BYTES // 4)
+    parts = encode_parts(new, codec=codec, base=old, dtype="bfloat16")
+    frame = encode(new, codec=codec, base=old, dtype="bfloat16")
+    assert len(parts) == 1 + len(frame_info(frame).coded_nbytes) == 3
+    assert b"".join(parts) == frame
+    room = bytearray(new.nbytes)
+    out = decode(frame, base=old, out=room)
+    assert out.tobytes() == new.tobytes() == room
+    for bad in (bytearray(new.nbytes - 1), bytes(new.nbytes)):
+        with pytest.raises(CallError, match="writable"):
+            decode(frame, base=old, out=bad)
 
 
 @pytest.mark.parametrize("codec", CODED)

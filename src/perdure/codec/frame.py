@@ -22,7 +22,7 @@ from perdure.codec.stage import LEVELS, ArrayToBytes, Bytes, Level
 from perdure.codec.stages import CODECS, RAW
 from perdure.errors import BlobCorrupt, CallError, FormatRefused
 
-__all__ = ["decode", "decode_tile", "encode"]
+__all__ = ["decode", "decode_tile", "encode", "encode_parts"]
 
 _ALIGN_BYTES: Final = 64
 _MAX_THREADS: Final = 1024
@@ -57,6 +57,25 @@ def encode(
     >>> len(frame), decode(frame)
     (57, array([0., 1., 2.], dtype=float32))
     """
+    return b"".join(encode_parts(array, codec=codec, base=base, dtype=dtype, shape=shape, level=level, threads=threads))
+
+
+def encode_parts(
+    array: npt.NDArray[Any],
+    *,
+    codec: str = "raw",
+    base: npt.NDArray[Any] | None = None,
+    dtype: str | None = None,
+    shape: Sequence[int] | None = None,
+    level: Level = "normal",
+    threads: int = 1,
+) -> list[memoryview]:
+    """The frame that `encode` makes, in pieces: the header and each coded tile, for a writer that takes several.
+
+    Saves a copy of the whole. A tile that is stored raw is the memory of ``array``, which must not change meanwhile.
+
+    Raises: what `encode` raises.
+    """
     stage = CODECS.get(codec)
     if stage is None:
         raise CallError(f"unknown codec {codec!r}; there are: {', '.join(CODECS)}", codec=codec)
@@ -65,49 +84,62 @@ def encode(
     name, dims, data = _described(array, dtype, shape)
     below = _base_bytes(base, dtype=name, shape=dims) if base is not None else None
 
-    def code(at: slice) -> Bytes:
-        return _smaller(stage, data[at], _part(below, at), DTYPES[name], level)
+    def code(at: slice) -> tuple[Bytes, bytes, bytes]:
+        """The coded tile, its digest and that of its base: all in one go, while the tile is in the cache."""
+        tile, under = data[at], _part(below, at)
+        coded = _smaller(stage, tile, under, DTYPES[name], level)
+        return coded, tile_digests(tile), b"" if under is None or codec == RAW.name else tile_digests(under)
 
     coded = _on_threads(code, _tiles(data.size), threads)
-    raw = sum(map(len, coded)) == data.size
+    raw = sum(tile.size for tile, _, _ in coded) == data.size
     head = header.render(
         codec=RAW.name if raw else codec,
         dtype=name,
         shape=dims,
-        base=None if raw or below is None else root_digest(tile_digests(below, threads=threads)),
+        base=None if raw or below is None else root_digest(b"".join(digest for _, _, digest in coded)),
         tile_bytes=TILE_BYTES,
-        coded_nbytes=tuple(map(len, coded)),
-        tile_digests=tile_digests(data, threads=threads),
+        coded_nbytes=tuple(tile.size for tile, _, _ in coded),
+        tile_digests=b"".join(digest for _, digest, _ in coded),
     )
-    return b"".join((head, *(tile.data for tile in coded)))
+    return [memoryview(head), *(tile.data for tile, _, _ in coded)]
 
 
-def decode(frame: BytesLike, *, base: npt.NDArray[Any] | None = None, threads: int = 1) -> npt.NDArray[Any]:
+def decode(
+    frame: BytesLike,
+    *,
+    base: npt.NDArray[Any] | None = None,
+    out: BytesLike | None = None,
+    threads: int = 1,
+) -> npt.NDArray[Any]:
     """Give back the array of ``frame``: a new one, writable, checked against the digest that the frame carries.
 
     For a dtype that NumPy lacks, the array has the unsigned integer type of the same width and the true shape;
     `frame_info` tells the true dtype. ``base`` is needed if ``frame_info(frame).base`` is not None, and ignored
     otherwise. Allocates the array only after the header has proved that the frame is whole and of the right size.
-    ``threads`` share the tiles; the interpreter's lock is released in the heavy parts.
+    With ``out``, writable and of exactly the tensor's bytes, the array is a view of that; memory that is there already
+    saves the time to make its pages. After an error it may hold anything. ``threads`` share the tiles; the
+    interpreter's lock is released in the heavy parts.
 
     Raises: `BlobCorrupt` if the frame was cut off or altered: use another copy (facts: ``tile``); `FormatRefused` if it
-    is no frame that this release reads; `CallError` if the base is missing or is another one.
+    is no frame that this release reads; `CallError` if the base is missing or is another one, or ``out`` does not fit.
     """
     data = as_bytes(frame)
     info = frame_info(data)
     if info.frame_nbytes != data.size:
         raise BlobCorrupt(f"the frame has {data.size} bytes, its header tells of {info.frame_nbytes}")
     below = _checked_base(info, base, threads)
-    out = _aligned(info.nbytes)
+    target = _aligned(info.nbytes) if out is None else as_bytes(out)
+    if target.size != info.nbytes or not target.flags.writeable:
+        raise CallError(f"out must be {info.nbytes} writable bytes; it has {target.size}", nbytes=info.nbytes)
     ends = list(accumulate(info.coded_nbytes, initial=info.header_nbytes))
 
     def rebuild(tile: int) -> None:
-        at = slice(tile * info.tile_bytes, min((tile + 1) * info.tile_bytes, out.size))
-        _decode_tile(info, tile, data[ends[tile] : ends[tile + 1]], out[at], _part(below, at))
+        at = slice(tile * info.tile_bytes, min((tile + 1) * info.tile_bytes, target.size))
+        _decode_tile(info, tile, data[ends[tile] : ends[tile + 1]], target[at], _part(below, at))
 
     _on_threads(rebuild, range(len(info.coded_nbytes)), threads)
     try:
-        return out.view(DTYPES[info.dtype].numpy).reshape(info.shape)
+        return target.view(DTYPES[info.dtype].numpy).reshape(info.shape)
     except ValueError as error:  # an empty tensor whose other dimensions are beyond any array
         raise FormatRefused(f"no array can have the frame's shape {info.shape}") from error
 
