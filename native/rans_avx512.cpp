@@ -174,15 +174,13 @@ struct Classifier {
         const Vector sign = low_bytes(_mm512_srli_epi16(d0, 15), _mm512_srli_epi16(d1, 15));
         const Vector rest = _mm512_sub_epi8(magnitude, _mm512_shuffle_epi8(table16(kFirst), kind));
         raw = _mm512_maskz_mov_epi8(~escape, _mm512_or_si512(_mm512_add_epi8(rest, rest), sign));
-        if (escape) {
-            const __mmask32 escape0 = _mm512_cmpgt_epu16_mask(abs0, _mm512_set1_epi16(255));
-            const __mmask32 escape1 = _mm512_cmpgt_epu16_mask(abs1, _mm512_set1_epi16(255));
-            store(literals, _mm512_maskz_compress_epi16(escape0, x0));
-            literals += 2 * _mm_popcnt_u32(escape0);
-            store(literals, _mm512_maskz_compress_epi16(escape1, x1));
-            literals += 2 * _mm_popcnt_u32(escape1);
-        }
-        return literals;
+        // No branch: where one element in a hundred escapes, one in two would be guessed wrong.
+        const __mmask32 escape0 = _mm512_cmpgt_epu16_mask(abs0, _mm512_set1_epi16(255));
+        const __mmask32 escape1 = _mm512_cmpgt_epu16_mask(abs1, _mm512_set1_epi16(255));
+        store(literals, _mm512_maskz_compress_epi16(escape0, x0));
+        literals += 2 * _mm_popcnt_u32(escape0);
+        store(literals, _mm512_maskz_compress_epi16(escape1, x1));
+        return literals + 2 * _mm_popcnt_u32(escape1);
     }
 };
 
@@ -436,13 +434,14 @@ PERDURE_INLINE bool all_begin(const States& set) {
     return (_mm512_test_epi8_mask(set.low, set.low) | _mm512_cmpneq_epi8_mask(set.high, _mm512_set1_epi8(1))) == 0;
 }
 
-// Distances to elements; false if there are more literals than were stored.
+// Distances to elements. A round takes at most kStateBytes of literals, and as much lies behind them: it is enough to look before
+// each round whether more were taken than there are.
 template <class E, unsigned kWidth>
 struct Rebuilder {
     Vector first, table, begin;
     const u8 *literal, *literals_end;
 
-    PERDURE_INLINE bool group(Vector kind, Vector raw, Vector base0, Vector base1, u8* out) {
+    PERDURE_INLINE void group(Vector kind, Vector raw, Vector base0, Vector base1, u8* out) {
         const Vector half = _mm512_and_si512(_mm512_srli_epi16(raw, 1), _mm512_set1_epi8(0x7f));
         const Vector magnitude = _mm512_add_epi8(_mm512_shuffle_epi8(begin, kind), half);
         const Vector before0 = E::ordered(base0), before1 = E::ordered(base1), m0 = even(magnitude), m1 = odd(magnitude);
@@ -452,18 +451,14 @@ struct Rebuilder {
         Vector x1 = _mm512_mask_sub_epi16(_mm512_add_epi16(before1, m1), minus1, before1, m1);
         x0 = E::ordered(x0);
         x1 = E::ordered(x1);
-        if (_mm512_cmpeq_epi8_mask(kind, _mm512_set1_epi8(kEscape))) [[unlikely]] {
-            const __mmask32 escape0 = _mm512_cmpeq_epi16_mask(even(kind), _mm512_set1_epi16(kEscape));
-            const __mmask32 escape1 = _mm512_cmpeq_epi16_mask(odd(kind), _mm512_set1_epi16(kEscape));
-            const int n0 = _mm_popcnt_u32(escape0), n1 = _mm_popcnt_u32(escape1);
-            if (kWidth == 1 || (literals_end - literal) < 2 * (n0 + n1)) return false;
-            x0 = _mm512_mask_expand_epi16(x0, escape0, load(literal));
-            x1 = _mm512_mask_expand_epi16(x1, escape1, load(literal + 2 * n0));
-            literal += 2 * (n0 + n1);
-        }
+        const __mmask32 escape0 = _mm512_cmpeq_epi16_mask(even(kind), _mm512_set1_epi16(kEscape));
+        const __mmask32 escape1 = _mm512_cmpeq_epi16_mask(odd(kind), _mm512_set1_epi16(kEscape));
+        x0 = _mm512_mask_expand_epi16(x0, escape0, load(literal));
+        literal += 2 * _mm_popcnt_u32(escape0);
+        x1 = _mm512_mask_expand_epi16(x1, escape1, load(literal));
+        literal += 2 * _mm_popcnt_u32(escape1);
         E::put(out, x0);
         E::put(out + 32 * kWidth, x1);
-        return true;
     }
 };
 
@@ -477,7 +472,7 @@ PERDURE_TARGET bool decode(const Model& model, const Streams& in, const u8* base
     States set0{load(in.states), load(in.states + 64)}, set1{load(in.states + 128), load(in.states + 192)};
     u8 rest_base[kRound * kWidth], rest_out[kRound * kWidth];
     for (std::size_t at = 0; at < n; at += kRound) {
-        if (!symbols.ready() || !raws.ready()) return false;
+        if (!symbols.ready() || !raws.ready() || rebuilder.literal > rebuilder.literals_end) return false;
         const u8* from = base + at * kWidth;
         u8* to = out + at * kWidth;
         if (n - at < kRound) {
@@ -500,8 +495,8 @@ PERDURE_TARGET bool decode(const Model& model, const Streams& in, const u8* base
         const Vector kind1 = decoder.group(set1, E::contexts(base2, base3, rebuilder.first, rebuilder.table), symbol, bits, raw1);
         symbols.at = symbol;
         raws.at = bits;
-        if (!rebuilder.group(kind0, raw0, base0, base1, to)) return false;
-        if (!rebuilder.group(kind1, raw1, base2, base3, to + 64 * kWidth)) return false;
+        rebuilder.group(kind0, raw0, base0, base1, to);
+        rebuilder.group(kind1, raw1, base2, base3, to + 64 * kWidth);
         if (n - at < kRound) std::memcpy(out + at * kWidth, rest_out, (n - at) * kWidth);
     }
     return symbols.done() && raws.done() && all_begin(set0) && all_begin(set1) && rebuilder.literal == rebuilder.literals_end;

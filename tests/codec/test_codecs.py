@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 import threading
 
@@ -276,3 +277,29 @@ def test_other_threads_run_while_a_tile_is_coded() -> None:
         stop.set()
         thread.join(10)
     assert during > 0
+
+
+WITHOUT = """
+import sys
+sys.modules["perdure._native"] = None
+import numpy as np
+from perdure.codec import CODECS, NATIVE, decode, digest, encode
+assert not NATIVE
+i = np.arange(5000)
+old = (0x3C00 + 37 * i % 512).astype(np.uint16)
+new = (old + i % 7 % 2).astype(np.uint16)
+for codec in CODECS:
+    frame = encode(new, codec=codec, base=old, dtype="bfloat16")
+    assert (decode(frame, base=old) == new).all()
+    print(codec, digest(frame))
+"""
+
+
+def test_without_the_kernels_the_frames_are_the_same() -> None:
+    i = np.arange(5000)
+    old = (0x3C00 + 37 * i % 512).astype(np.uint16)
+    new = (old + i % 7 % 2).astype(np.uint16)
+    ours = [f"{codec} {digest(encode(new, codec=codec, base=old, dtype='bfloat16'))}" for codec in CODECS]
+    ran = subprocess.run([sys.executable, "-c", WITHOUT], capture_output=True, text=True, timeout=60, check=False)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.split("\n")[:-1] == ours
