@@ -6,6 +6,8 @@ Encoding and decoding are pure and bit-exact on every dtype, NaN payloads includ
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -229,8 +231,17 @@ def _on_threads(work: Callable[[_In], _Out], items: Iterable[_In], threads: int)
     listed = list(items)
     if threads == 1 or len(listed) < 2:
         return [work(item) for item in listed]
-    with ThreadPoolExecutor(min(threads, len(listed))) as pool:
-        return list(pool.map(work, listed))
+    return list(_pool(threads).map(work, listed))
+
+
+@functools.cache
+def _pool(threads: int) -> ThreadPoolExecutor:
+    """Threads that stay: each keeps the memory that kernels code in, which takes as long to make as a tile to code."""
+    return ThreadPoolExecutor(threads, thread_name_prefix="perdure codec")
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_pool.cache_clear)  # threads do not live on in a child
 
 
 def _part(data: Bytes | None, at: slice) -> Bytes | None:

@@ -11,7 +11,7 @@ from typing import ClassVar
 from perdure.codec import mask_twin
 from perdure.codec.digest import NATIVE, BytesLike
 from perdure.codec.dtypes import DType
-from perdure.codec.stage import Bytes, Level, room
+from perdure.codec.stage import Bytes, Level, coded_by
 from perdure.errors import FormatRefused
 
 if NATIVE:
@@ -35,8 +35,7 @@ class Mask:
         if base is None:
             return tile
         width = _width(dtype)
-        out = room(_room(tile.size, width))
-        return out[: _encode(tile, base, out, width)].tobytes()
+        return coded_by(lambda out: _encode(tile, base, out, width), _room(tile.size, width))
 
     def decode(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes | None) -> None:
         """The base, with the changed elements put in their places."""

@@ -12,7 +12,7 @@ from typing import ClassVar, Final
 from perdure.codec import planes_twin
 from perdure.codec.digest import NATIVE, BytesLike
 from perdure.codec.dtypes import DType
-from perdure.codec.stage import Bytes, Level, room
+from perdure.codec.stage import Bytes, Level, coded_by
 from perdure.errors import FormatRefused
 
 if NATIVE:
@@ -36,8 +36,7 @@ class Planes:
     def encode(self, tile: Bytes, *, dtype: DType, base: Bytes | None, level: Level) -> BytesLike:
         """Blocks of planes, each of one value, raw or coded."""
         width, floats = layout_of(dtype)
-        out = room(_room(tile.size, width))
-        return out[: _encode(tile, base, out, width, floats)].tobytes()
+        return coded_by(lambda out: _encode(tile, base, out, width, floats), _room(tile.size, width))
 
     def decode(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes | None) -> None:
         """The planes, put together again."""

@@ -5,7 +5,7 @@ A stage is a type: what goes in and what comes out is in its signature, so a cha
 
 from __future__ import annotations
 
-import threading
+from collections.abc import Callable
 from typing import ClassVar, Final, Literal, Protocol, TypeAlias
 
 import numpy as np
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from perdure.codec.digest import BytesLike
 from perdure.codec.dtypes import DType
 
-__all__ = ["LEVELS", "ArrayToBytes", "Bytes", "Level", "room"]
+__all__ = ["LEVELS", "ArrayToBytes", "Bytes", "Level", "coded_by"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
@@ -52,18 +52,8 @@ class ArrayToBytes(Protocol):
         ...
 
 
-class _Room(threading.local):
-    array: Bytes = np.empty(0, np.uint8)
-
-
-_room = _Room()
-
-
-def room(nbytes: int) -> Bytes:
-    """Uninitialised bytes of this thread, for a kernel to write to: valid until the thread asks again.
-
-    Coding a tile into new memory takes longer than coding it: its pages must be made first.
-    """
-    if _room.array.size < nbytes:
-        _room.array = np.empty(nbytes, np.uint8)
-    return _room.array[:nbytes]
+def coded_by(encode: Callable[[Bytes], int], room_bytes: int) -> Bytes:
+    """What ``encode`` writes into ``room_bytes`` new bytes; the rest of them is given back, and nothing is copied."""
+    out = np.empty(room_bytes, np.uint8)
+    out.resize(encode(out), refcheck=False)
+    return out

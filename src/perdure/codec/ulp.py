@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from perdure.codec import ulp_twin
 from perdure.codec.digest import NATIVE, BytesLike
 from perdure.codec.dtypes import DType
-from perdure.codec.stage import Bytes, Level, room
+from perdure.codec.stage import Bytes, Level, coded_by
 from perdure.errors import FormatRefused
 
 if NATIVE:
@@ -51,8 +51,7 @@ class Ulp:
         kind = KINDS.get(dtype.name)
         if base is None or kind is None:
             return tile
-        out = room(_room(tile.size, kind))
-        return out[: _encode(tile, base, out, kind, _CONTEXTS[level])].tobytes()
+        return coded_by(lambda out: _encode(tile, base, out, kind, _CONTEXTS[level]), _room(tile.size, kind))
 
     def decode(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes | None) -> None:
         """The base and the distances added up."""
