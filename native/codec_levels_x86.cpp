@@ -7,7 +7,7 @@ namespace perdure {
 
 namespace {
 
-// What rans_avx512.cpp and mask_avx512.cpp need beyond AVX512F; a processor that lacks it takes the next version.
+// What rans_avx512.h and mask_avx512.cpp need beyond AVX512F; a processor that lacks it takes the next version.
 bool moves_bytes() {
     static const bool has = __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                             __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vbmi") &&

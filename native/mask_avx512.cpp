@@ -1,4 +1,4 @@
-// The loops of `mask` with AVX-512: a comparison is the bits, a compression the values. Needs what rans_avx512.cpp needs.
+// The loops of `mask` with AVX-512: a comparison is the bits, a compression the values. Needs what rans_avx512.h needs.
 #include <immintrin.h>
 
 #include "mask.h"

@@ -23,16 +23,24 @@ constexpr Word kLow = static_cast<Word>(static_cast<Word>(~Word{0}) >> 8);  // a
 
 template <class Word>
 PERDURE_LOOP Word turn(Word x) {
-    if constexpr (sizeof(Word) == 1) return static_cast<Word>(x << 1 | x >> 7);
-    const Word sign = static_cast<Word>(x >> (kBits<Word> - 1) << (kBits<Word> - 9));
-    return static_cast<Word>((static_cast<Word>(x << 1) & static_cast<Word>(~kLow<Word>)) | sign | (x & (kLow<Word> >> 1)));
+    if constexpr (sizeof(Word) == 1) {
+        return static_cast<Word>(x << 1 | x >> 7);
+    } else {
+        const Word sign = static_cast<Word>(x >> (kBits<Word> - 1) << (kBits<Word> - 9));
+        const Word top = static_cast<Word>(static_cast<Word>(x << 1) & static_cast<Word>(~kLow<Word>));
+        return static_cast<Word>(top | sign | (x & (kLow<Word> >> 1)));
+    }
 }
 
 template <class Word>
 PERDURE_LOOP Word turn_back(Word y) {
-    if constexpr (sizeof(Word) == 1) return static_cast<Word>(y >> 1 | y << 7);
-    const Word sign = static_cast<Word>(y << 8 & ~(static_cast<Word>(~Word{0}) >> 1));
-    return static_cast<Word>(sign | static_cast<Word>((y & static_cast<Word>(~kLow<Word>)) >> 1) | (y & (kLow<Word> >> 1)));
+    if constexpr (sizeof(Word) == 1) {
+        return static_cast<Word>(y >> 1 | y << 7);
+    } else {
+        const Word sign = static_cast<Word>(y << 8 & ~(static_cast<Word>(~Word{0}) >> 1));
+        const Word top = static_cast<Word>((y & static_cast<Word>(~kLow<Word>)) >> 1);
+        return static_cast<Word>(sign | top | (y & (kLow<Word> >> 1)));
+    }
 }
 
 // All bits of the result are the sign of `x`.

@@ -1,4 +1,4 @@
-// The loops of `planes` with AVX-512. Needs what rans_avx512.cpp needs.
+// The loops of `planes` with AVX-512. Needs what rans_avx512.h needs.
 #include "planes_loops.h"
 
 namespace perdure::planes {

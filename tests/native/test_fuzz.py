@@ -10,15 +10,7 @@ import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
 SHARED = ("mask", "planes", "planes_split", "rans_model", "rans_scalar", "simd", "ulp")
-X86 = (
-    "codec_levels_x86",
-    "mask_avx512",
-    "planes_split_avx2",
-    "planes_split_avx512",
-    "rans_avx2",
-    "rans_avx512",
-    "simd_x86",
-)
+X86 = ("codec_levels_x86", "simd_x86", "mask_*", "planes_split_*", "rans_*_avx2", "rans_*_avx512")
 PORTABLE = ("codec_levels_portable", "simd_portable")
 
 
@@ -39,7 +31,7 @@ def test_a_million_hostile_tiles_never_reach_beyond_their_memory(
     ):
         pytest.skip("not an x86 processor: there are no vector versions")
     program = tmp_path / "decoders"
-    files = [NATIVE / "fuzz" / "decoders.cpp", *(NATIVE / f"{name}.cpp" for name in (*SHARED, *sources))]
+    files = [path for name in (*SHARED, *sources, "fuzz/decoders") for path in NATIVE.glob(f"{name}.cpp")]
     flags = ("-std=gnu++20", "-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-w", "-pthread")
     subprocess.run([compiler, *flags, *map(str, files), "-o", str(program)], check=True, timeout=600)
     ran = subprocess.run([str(program), "300000", str(seed)], capture_output=True, text=True, timeout=600, check=False)
