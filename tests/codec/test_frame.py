@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as nps
 
-from perdure.codec import DTYPES, TILE_BYTES, decode, digest, encode, frame_info, nbytes, tile_digests
+from perdure.codec import DTYPES, TILE_BYTES, decode, decode_tile, digest, encode, frame_info, nbytes, tile_digests
 from perdure.codec.header import render
 from perdure.errors import BlobCorrupt, CallError, FormatRefused
 
@@ -211,6 +211,47 @@ OTHER_ROOT = sealed(TWO_TILES.replace(bytes(32), bytes(31) + b"\1"))
 def test_hostile_frames_are_refused_by_name(what: str, frame: bytes) -> None:
     with pytest.raises(FormatRefused, match="does not start with PRDF" if what == "magic" else what):
         decode(frame)
+
+
+def of_tiles(data: np.ndarray, tile_bytes: int) -> bytes:
+    """A raw frame with tiles of another size than this release writes."""
+    sizes = tuple(min(tile_bytes, data.size - at) for at in range(0, data.size, tile_bytes))
+    head = render(codec="raw", dtype="uint8", shape=data.shape, base=None, tile_bytes=tile_bytes,
+                  coded_nbytes=sizes, tile_digests=tile_digests(data, tile_bytes))  # fmt: skip
+    return head + data.tobytes()
+
+
+@pytest.mark.parametrize("tile_bytes", [4096, 8 << 20])
+def test_frames_of_any_tiles_are_decoded_whole_and_tile_by_tile(tile_bytes: int) -> None:
+    data = np.random.default_rng(0).integers(0, 256, 3 * tile_bytes // 2, np.uint8)
+    frame = of_tiles(data, tile_bytes)
+    info = frame_info(frame)
+    assert (decode(frame) == data).all()
+    at = info.header_nbytes
+    for tile, size in enumerate(info.coded_nbytes):
+        out = np.zeros(min(tile_bytes, data.size - tile * tile_bytes), np.uint8)
+        decode_tile(info, tile, frame[at : at + size], out)
+        assert (out == data[tile * tile_bytes : tile * tile_bytes + out.size]).all()
+        at += size
+
+
+def test_a_tile_that_is_damaged_or_of_another_size_is_not_decoded() -> None:
+    data = np.arange(6000, dtype=np.uint16).view(np.uint8)
+    frame = of_tiles(data, 4096)
+    info, out = frame_info(frame), np.zeros(4096, np.uint8)
+    good = frame[info.header_nbytes : info.header_nbytes + 4096]
+    with pytest.raises(BlobCorrupt, match="tile 0 of the frame") as caught:
+        decode_tile(info, 0, good[:-1] + b"?", out)
+    assert caught.value.tile == 0
+    for tile, coded, target in (
+        (0, good[:-1], out),
+        (0, good, out[:-1]),
+        (2, good, out),
+        (3, good, out),
+        (-1, good, out),
+    ):
+        with pytest.raises(CallError, match="are not tile"):
+            decode_tile(info, tile, coded, target)
 
 
 def test_the_header_of_format_0_never_changes() -> None:

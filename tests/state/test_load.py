@@ -466,4 +466,4 @@ def test_errors_of_a_load_say_what_to_do_next(tall: Any) -> None:
     for error in (BlobCorrupt, BlobMissing, NotCovered):
         assert issubclass(error, PerdureError)
         assert error.exit_code == 65  # use another copy
-    assert settle([offer(Capture((), ()), rank=0)], rank=0).pack.entries == ()
+    assert settle([offer(Capture((), ()), rank=0)], rank=0).packs[0].plan.entries == ()

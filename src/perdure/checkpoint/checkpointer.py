@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -23,9 +23,10 @@ from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
+from perdure.checkpoint.keep import Keep, as_rules, text_of
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.meeting import Meeting
-from perdure.checkpoint.messages import Adopted, Begin, Sample, Staged
+from perdure.checkpoint.messages import Adopted, Begin, Notify, Sample, Staged
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.planning import Planner, sample
 from perdure.checkpoint.pool import Pool
@@ -33,6 +34,7 @@ from perdure.checkpoint.restoring import Restoring, branch
 from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.solo import SoloSave
 from perdure.checkpoint.staging import Worker
+from perdure.checkpoint.stalls import unless_stalled
 from perdure.clock import Deadline
 from perdure.codec.digest import digest
 from perdure.errors import AgentLost, BlobMissing, CallError, DeadlineExceeded, PerdureError, from_wire, to_wire
@@ -47,6 +49,7 @@ from perdure.store import Run, Store
 
 __all__ = ["Checkpointer"]
 
+Answer = TypeVar("Answer")
 _STEPS = 10**12  # what the name of a part has room for
 
 
@@ -54,7 +57,8 @@ class Checkpointer:
     """Saves steps of a run to ``store`` and restores them. Every rank makes one and calls it alike.
 
     ``start_agent`` is the command that starts the node's agent; ``None`` saves without one. ``url`` names the store
-    for the agent and for people. ``notes`` carries failures between ranks that save without an agent.
+    for the agent and for people. ``notes`` carries failures between ranks that save without an agent. ``keep`` says
+    which steps stay once newer ones are committed; by default all do.
     """
 
     def __init__(
@@ -69,8 +73,10 @@ class Checkpointer:
         log: Log,
         notes: Notes | None = None,
         deadlines: Deadlines | None = None,
+        keep: Keep | None = None,
     ) -> None:
         self.deadlines = deadlines or Deadlines()
+        self._keep = () if keep is None else as_rules(keep)
         self.log = log
         self.rank, self.world = fabric.rank, fabric.world
         self.session = ""
@@ -101,6 +107,7 @@ class Checkpointer:
             run=self._opened,
             latest=self.latest,
             tell=self.tell,
+            keep=self._keep,
         )
         self._copier: Worker | None = None
         self._copied = threading.Event()
@@ -199,13 +206,13 @@ class Checkpointer:
         run = self._reader()
         if run is None:
             return []
-        gone = run.pruned()
-        return sorted({commit.step for commit in branch(run) if commit.slot not in gone})
+        gone, there = self._ask(lambda: (run.pruned(), list(branch(run))), "the committed steps")
+        return sorted({commit.step for commit in there if commit.slot not in gone})
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
         run = self._reader()
-        head = None if run is None else run.head()
+        head = None if run is None else self._ask(run.head, "the newest step")
         return None if head is None else head.step
 
     def wait_for(self, *, step_after: int, timeout_s: float) -> int:
@@ -263,7 +270,7 @@ class Checkpointer:
             return
         met = Meeting(
             url=self._url,
-            open_run=lambda: Run.open(self._store, create=True, tell=self._tell_note),
+            open_run=lambda: self._open(create=True),
             fabric=self._fabric,
             placement=self._placement,
             start_agent=self._start_agent,
@@ -279,8 +286,15 @@ class Checkpointer:
 
     def _opened(self) -> Run:
         if self._run is None:
-            self._run = Run.open(self._store, create=False, tell=self._tell_note)
+            self._run = self._open(create=False)
         return self._run
+
+    def _open(self, *, create: bool) -> Run:
+        return self._ask(lambda: Run.open(self._store, create=create, tell=self._tell_note), "opening the run")
+
+    def _ask(self, question: Callable[[], Answer], what: str) -> Answer:
+        """The answer of the store, which may hang."""
+        return unless_stalled(lambda moved: question(), stall_s=self.deadlines.stall_s, what=what)
 
     def _reader(self) -> Run | None:
         try:
@@ -382,6 +396,7 @@ class Checkpointer:
                 meta=dict(flight.order.meta or {}),
                 metric=flight.order.metric,
                 pinned=flight.order.pinned,
+                keep=text_of(self._keep),
             )
             try:
                 link.post(staged)
@@ -400,6 +415,9 @@ class Checkpointer:
                 self.tell(Notice(text=f"the restored step is in memory only: {message.error['message']}"))
             elif message.generation == self._base_generation:
                 self._base_slot = message.slot
+            return
+        if isinstance(message, Notify):
+            self.tell(Notice(text=message.text))
             return
         self._flights.hear(message)
 

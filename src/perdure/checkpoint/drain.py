@@ -129,7 +129,7 @@ def _write_part(
 
 
 def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[list[str], Iterator[memoryview]]]:
-    """The packs to write: the keys of each, and its bytes. One of which all is fresh is written as it lies in memory."""
+    """The packs to write: the keys of each, and its bytes. One that is all fresh is written as it lies in memory."""
     fresh: dict[int, list[Entry]] = {}
     for each in division.fresh:
         fresh.setdefault(id(each.index), []).append(each)

@@ -4,8 +4,8 @@ Theory. What may be deleted follows from names and commits alone (docs/spec/form
 written under the name of one save; it may go if no commit that stays and no save in flight names it, and if its save is
 over: it was given up, or its epoch is older than that of the head. (Epochs never fall as slots rise, so no commit of an
 older epoch can come any more. An epoch that is merely claimed proves nothing: a late writer may still commit before the
-first commit of the new one.) So a prune that was cut off is finished by the next one, whatever it had got to, and of two
-at once each does what the other has not done.
+first commit of the new one.) So a prune that was cut off is finished by the next one, whatever it had got to, and of
+two at once each does what the other has not done.
 
 A commit that cannot be read may name anything. While there is one that is not given up, nothing is given up or deleted.
 """
@@ -20,7 +20,17 @@ from perdure.errors import BlobMissing, CallError, IntegrityError
 from perdure.store import PartRef, Run
 from perdure.store.places import PARTS, written_by
 
-__all__ = ["CommitFacts", "InFlight", "Kept", "PrunePlan", "Snapshot", "execute", "packs_in_flight", "plan_prune"]
+__all__ = [
+    "CommitFacts",
+    "InFlight",
+    "Kept",
+    "PrunePlan",
+    "Snapshot",
+    "execute",
+    "packs_in_flight",
+    "part_of",
+    "plan_prune",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,21 +134,21 @@ def plan_prune(
     """Plan what becomes of the run in ``snapshot``. ``packs_of`` gives the packs that a commit names.
 
     ``rules`` keep what they keep of the branch that training is on, and of dead branches nothing; without rules every
-    commit stays. ``steps`` are given up whatever the rules say, pinned ones only with ``even_pinned``. ``lost`` gives up
-    the commits that cannot be read.
+    commit stays. ``steps`` are given up whatever the rules say, pinned ones only with ``even_pinned``. ``lost`` gives
+    up the commits that cannot be read.
 
     Raises `BlobMissing` for a step that is not there, `CallError` for one that may not be given up.
     """
     head = snapshot.head
     live = {slot: each for slot, each in snapshot.commits.items() if slot not in snapshot.given_up}
-    gone = {} if not lost else {slot: 0 for slot in snapshot.lost}
+    gone = {} if not lost else dict.fromkeys(snapshot.lost, 0)
     reasons = _reasons(snapshot, live, rules)
     kept = _without(live, reasons, steps, head=head, even_pinned=even_pinned)
     stays = tuple(Kept(slot, live[slot].step, tuple(reasons[slot])) for slot in sorted(kept))
     if head is None:
         return PrunePlan()
     why = _unreadable(snapshot, gone)
-    packs: set[str] = set().union(*(part.packs for part in snapshot.in_flight))
+    packs = {pack for part in snapshot.in_flight for pack in part.packs}
     named = {part.name for slot in kept for part in live[slot].parts}
     for slot in sorted(kept, reverse=True) if why is None else ():
         try:
@@ -159,15 +169,15 @@ def plan_prune(
     }
     flying = {part.name for part in snapshot.in_flight}
 
-    def may_go(name: str, part: str) -> bool:
+    def may_go(name: str, *, part: str) -> bool:
         epoch = written_by(name)
-        return epoch in snapshot.epochs and (epoch < head.epoch or part in over)
+        return epoch is not None and epoch in snapshot.epochs and (epoch < head.epoch or part in over)
 
     return PrunePlan(
         kept=stays,
         give_up=tuple(sorted(given.items())),
-        packs=tuple(name for name in snapshot.packs if name not in packs and may_go(name, _part_of(name))),
-        parts=tuple(name for name in snapshot.parts if name not in named | flying and may_go(name, name)),
+        packs=tuple(name for name in snapshot.packs if name not in packs and may_go(name, part=part_of(name))),
+        parts=tuple(name for name in snapshot.parts if name not in named | flying and may_go(name, part=name)),
         named_parts=frozenset(named),
     )
 
@@ -181,7 +191,7 @@ def _reasons(snapshot: Snapshot, live: Mapping[int, CommitFacts], rules: Sequenc
         if each.pinned:
             reasons.setdefault(slot, []).append("pinned")
         if not rules:
-            reasons.setdefault(slot, []).append("no rule")
+            reasons.setdefault(slot, []).append("no rules")
     newest: dict[int, CommitFacts] = {}  # of each step: an older commit of it can only be reached by falling back
     for slot in sorted(snapshot.branch() & live.keys()):
         newest.pop(live[slot].step, None)
@@ -193,7 +203,7 @@ def _reasons(snapshot: Snapshot, live: Mapping[int, CommitFacts], rules: Sequenc
     done = _newest_attempts(snapshot)
     for part in snapshot.in_flight:
         epoch, writer, seq = _attempt_of(part.name)
-        if part.base in live and seq > done.get((epoch, writer), -1):
+        if part.base is not None and part.base in live and seq > done.get((epoch, writer), -1):
             reasons.setdefault(part.base, []).append(f"base of step {part.step}")
     return reasons
 
@@ -227,10 +237,10 @@ def _unreadable(snapshot: Snapshot, gone: Mapping[int, int]) -> str | None:
     return snapshot.unreadable
 
 
-def _part_of(pack: str) -> str:
+def part_of(pack: str) -> str:
     """The part of the save that wrote ``pack``.
 
-    >>> _part_of("packs/0000000003/000000000100-000007-node-2-0.safetensors")
+    >>> part_of("packs/0000000003/000000000100-000007-node-2-0.safetensors")
     'parts/0000000003/000000000100-000007-node-2.jsonl'
     """
     return f"{PARTS}{pack.partition('/')[2].rpartition('-')[0]}.jsonl"
@@ -261,13 +271,18 @@ def execute(run: Run, plan: PrunePlan, *, on_blob: Callable[[str], None] | None 
 
     Raises what the store raises; what is not deleted then stays until the next prune.
     """
+    if not (plan.give_up or plan.packs or plan.parts):
+        return
+    if plan.kept:  # the head is the last: what it replaces goes, so it must outlive a power cut itself
+        run.make_durable(run.read_slot(plan.kept[-1].slot))
     for slot, step in plan.give_up:
-        run.give_up(slot=slot, step=step)
+        run.give_up_slot(slot, step=step)
     if not (plan.packs or plan.parts):
         return
     # Only now: a writer that does not see the tombstones by now has its part where we see it.
     there = [name for name in run.store.names(PARTS) if name not in plan.named_parts]
-    spared = set().union(*(each.packs for each in packs_in_flight(run, set(there).difference(plan.parts))))
+    flying = packs_in_flight(run, set(there).difference(plan.parts))
+    spared = {pack for each in flying for pack in each.packs}
     for name in (*(each for each in plan.packs if each not in spared), *plan.parts):
         run.store.delete(name)
         if on_blob is not None:

@@ -17,9 +17,10 @@ from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.framework import Framework, Target
 from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, line_up
 from perdure.checkpoint.link import AgentLink, Loan
-from perdure.checkpoint.messages import Adopt, Generation
 from perdure.checkpoint.memory_packs import MemoryPacks
+from perdure.checkpoint.messages import Adopt, Generation
 from perdure.checkpoint.packs import DiskPack
+from perdure.checkpoint.stalls import unless_stalled
 from perdure.clock import Deadline
 from perdure.errors import (
     AgentLost,
@@ -28,6 +29,7 @@ from perdure.errors import (
     Bug,
     CallError,
     DeadlineExceeded,
+    FormatRefused,
     IntegrityError,
     PerdureError,
     StorageError,
@@ -41,6 +43,7 @@ from perdure.state.load import LoadReport, Match, PackSource, load, match
 from perdure.state.manifest import PartReader, catalog_of
 from perdure.store import Commit, Run
 from perdure.store.lineage import Note
+from perdure.store.places import slot_name
 
 __all__ = ["Done", "Restoring", "branch", "read_catalog"]
 
@@ -108,7 +111,7 @@ class Restoring:
             last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
             if last is None and opened is not None:
                 written = True
-                last, report = self._vote(lambda o=opened: load(o.catalog, o.matches, o.sources))  # type: ignore[misc]
+                last, report = self._vote(lambda o=opened: self._load(o))  # type: ignore[misc]
                 if last is None:
                     last, _ = self._vote(lambda o=opened: self._hand_over(o))  # type: ignore[misc]
                 if last is None and report is not None:
@@ -123,6 +126,13 @@ class Restoring:
             raise last
         raise type(last)(
             f"no step can be restored, and the live state may be half written: do not train on; {last}", **last.facts
+        )
+
+    def _load(self, opened: _Opened) -> LoadReport:
+        return unless_stalled(
+            lambda moved: load(opened.catalog, opened.matches, opened.sources, on_bytes=moved),
+            stall_s=self._deadlines.stall_s,
+            what="reading tensors",
         )
 
     def _hand_over(self, opened: _Opened) -> None:
@@ -141,7 +151,8 @@ class Restoring:
             self._mine = []  # the store still has what is committed
         if self._fabric.rank == 0:
             try:
-                chain = self._chain(step)
+                stall_s = self._deadlines.stall_s
+                chain = unless_stalled(lambda moved: self._chain(step), stall_s=stall_s, what="the commits of the run")
             except PerdureError as error:
                 problem = to_wire(error)
         view = RankView(generations=self._mine, chain=chain)
@@ -171,7 +182,11 @@ class Restoring:
         notes: tuple[str, ...] = ()
         if candidate.slot is not None:
             try:
-                found, disk = read_catalog(self._run, candidate.slot)
+                found, disk = unless_stalled(
+                    lambda moved: read_catalog(self._run, candidate.slot),  # type: ignore[arg-type]
+                    stall_s=self._deadlines.stall_s,
+                    what=f"the index of step {candidate.step}",
+                )
             except (IntegrityError, StorageError) as error:
                 if not loans:
                     raise
@@ -249,7 +264,7 @@ class Restoring:
 def branch(run: Run) -> Iterator[Commit]:
     """The commits of the branch that training is on, newest first, past slots that cannot be read, which are told."""
     start: int | None = None
-    while start != 0:
+    while True:
         try:
             yield from run.chain(start=start)
             return
@@ -260,7 +275,9 @@ def branch(run: Run) -> Iterator[Commit]:
             run.tell(
                 Note(f"commit {slot} is passed over, and what is older may be of another branch: {error}", str(slot))
             )
-            start = slot - 1
+            start = run.slot_below(slot)
+            if start is None:
+                return
 
 
 def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:
@@ -269,10 +286,19 @@ def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> 
     ``names`` (names and patterns with ``*``) reads of the index what is needed for those tensors alone.
     """
     commit = run.read_slot(slot)
+    if not commit.parts:
+        raise FormatRefused(
+            f"{slot_name(slot)} is refused: it names no part; use another copy or an older step", file=slot_name(slot)
+        )
     packs: dict[str, PackSource] = {}
     readers: list[PartReader] = []
     for ref in commit.parts:
         part = run.read_part(ref)
+        if (part.epoch, part.step) != (commit.epoch, commit.step):
+            raise FormatRefused(
+                f"{ref.name} is of another save than {slot_name(slot)}; use another copy or an older step",
+                file=ref.name,
+            )
         readers.append(PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name))  # type: ignore[misc]
         packs.update({pack.name: DiskPack(run, pack) for pack in part.packs})
     return catalog_of(readers, wanted=names), packs

@@ -15,7 +15,7 @@ from perdure.checkpoint.blame import disagreement
 from perdure.checkpoint.notes import FailureNotes
 from perdure.checkpoint.packs import seal
 from perdure.checkpoint.saved import Outcome, Saved
-from perdure.checkpoint.unchanged import Stored
+from perdure.checkpoint.unchanged import Stored, recall
 from perdure.clock import Deadline
 from perdure.errors import PerdureError
 from perdure.shm import Segment
@@ -64,6 +64,7 @@ def drain_alone(
         if already is not None:  # the agent had done it, but not lived to say so
             return Outcome(already.slot, save.raw_nbytes, save.raw_nbytes, 0.0), None
         nbytes = seal(save.index, save.segment.view)
+        stored = stored or recall(run, save.order.base)
         packs = [(save.index, save.segment.view[:nbytes])]
         if rank == 0:
             made, part = _lead(run, save, packs, world=world, deadline=deadline, notes=notes, stored=stored)

@@ -5,7 +5,7 @@ Pure: no file, no socket, no mesh. NumPy only; torch tensors come as views of th
 
 from perdure.codec.digest import NATIVE, TILE_BYTES, copy_and_digest, digest, n_tiles, tile_digests
 from perdure.codec.dtypes import DTYPES, DType, nbytes
-from perdure.codec.frame import decode, encode
+from perdure.codec.frame import decode, decode_tile, encode
 from perdure.codec.header import FrameInfo, frame_info
 from perdure.codec.stages import CODECS
 
@@ -18,6 +18,7 @@ __all__ = [
     "FrameInfo",
     "copy_and_digest",
     "decode",
+    "decode_tile",
     "digest",
     "encode",
     "frame_info",

@@ -19,7 +19,7 @@ from perdure.codec.header import FrameInfo, frame_info, root_digest
 from perdure.codec.stages import CODECS, RAW, ArrayToBytes, Bytes
 from perdure.errors import BlobCorrupt, CallError, FormatRefused
 
-__all__ = ["decode", "encode"]
+__all__ = ["decode", "decode_tile", "encode"]
 
 _ALIGN_BYTES: Final = 64
 
@@ -83,19 +83,40 @@ def decode(frame: BytesLike, *, base: npt.NDArray[Any] | None = None) -> npt.NDA
     out = _aligned(info.nbytes)
     start = info.header_nbytes
     for tile, (at, size) in enumerate(zip(_tiles(out.size, info.tile_bytes), info.coded_nbytes, strict=True)):
-        coded, target = data[start : start + size], out[at]
-        if size == target.size:
-            found = copy_and_digest(coded, target)
-        else:
-            CODECS[info.codec].decode(coded, target, dtype=DTYPES[info.dtype], base=_part(below, at))
-            found = tile_digests(target)
-        if found != info.tile_digests[16 * tile : 16 * tile + 16]:
-            raise BlobCorrupt(f"tile {tile} of the frame does not have its digest", tile=tile)
+        _decode_tile(info, tile, data[start : start + size], out[at], _part(below, at))
         start += size
     try:
         return out.view(DTYPES[info.dtype].numpy).reshape(info.shape)
     except ValueError as error:  # an empty tensor whose other dimensions are beyond any array
         raise FormatRefused(f"no array can have the frame's shape {info.shape}") from error
+
+
+def decode_tile(info: FrameInfo, tile: int, coded: BytesLike, out: BytesLike) -> None:
+    """Decode tile number ``tile`` of the frame with header ``info`` into ``out``, checked against its digest.
+
+    For readers of a part of a frame: ``coded`` are the ``info.coded_nbytes[tile]`` bytes of the coded tile, ``out`` is
+    writable and has exactly the tile's decoded bytes. Frames on a base are decoded whole, by `decode`. Releases the
+    interpreter's lock in the heavy parts; after an error ``out`` may hold anything.
+
+    Raises: `BlobCorrupt` or `FormatRefused` if the tile is not what was encoded; `CallError` if sizes do not fit.
+    """
+    source, target = as_bytes(coded), as_bytes(out)
+    size = min(info.tile_bytes, info.nbytes - tile * info.tile_bytes)
+    if not 0 <= tile < len(info.coded_nbytes) or (source.size, target.size) != (info.coded_nbytes[tile], size):
+        raise CallError(f"{source.size} and {target.size} bytes are not tile {tile} of this frame", tile=tile)
+    if info.base is not None:
+        raise CallError(f"this frame needs its base, the tensor with digest {info.base}", base=info.base)
+    _decode_tile(info, tile, source, target, None)
+
+
+def _decode_tile(info: FrameInfo, tile: int, coded: Bytes, target: Bytes, base: Bytes | None) -> None:
+    if coded.size == target.size:
+        found = copy_and_digest(coded, target, info.tile_bytes)
+    else:
+        CODECS[info.codec].decode(coded, target, dtype=DTYPES[info.dtype], base=base)
+        found = tile_digests(target, info.tile_bytes)
+    if found != info.tile_digests[16 * tile : 16 * tile + 16]:
+        raise BlobCorrupt(f"tile {tile} of the frame does not have its digest", tile=tile)
 
 
 def _described(

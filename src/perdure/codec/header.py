@@ -216,12 +216,12 @@ class _Cursor:
 
     def leb128(self) -> int:
         value = shift = 0
-        while True:
+        while shift < 70:  # ten bytes; a longer one would take ever longer
             byte = self.take(1)[0]
             value |= (byte & 0x7F) << shift
             if byte < 0x80:
                 break
             shift += 7
-        if value > _MAX_DIM or (byte == 0 and shift):
+        if byte >= 0x80 or value > _MAX_DIM or (byte == 0 and shift):
             raise FormatRefused("a dimension of the frame is out of bounds or not in its shortest form")
         return value

@@ -15,20 +15,23 @@ import fnmatch
 import re
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from math import prod
 from operator import attrgetter, lt
 from typing import Annotated, Any, TypeVar
 
 import msgspec
 
+from perdure.codec.dtypes import nbytes
 from perdure.errors import FormatRefused, LayoutError
 from perdure.layout import Box, EvenGrid
-from perdure.state.geometry import Geometry, Placed, blocks_of_ranks, geometry_of
+from perdure.state.geometry import Geometry, Placed, geometry_of
 from perdure.state.index import Catalog, CatalogTensor, Joining, RankIndex, SavedGrid, StoredPiece
 from perdure.store import LeafRef, Part
 from perdure.store.records import digest_of
 
-__all__ = ["Index", "PartReader", "Written", "catalog_of", "write_index"]
+__all__ = ["Index", "PartReader", "Patterns", "Written", "catalog_of", "write_index"]
 
 LEAF_ENTRIES = 4096
 LEAF_BYTES = 1 << 20
@@ -194,6 +197,7 @@ class PartReader:
         if ranks and ranks[-1] >= self.index.world:
             raise self._refused(f"it is of rank {ranks[-1]} of {self.index.world}")
         self._mine = frozenset(ranks)
+        self._least_nbytes = min((pack.nbytes for pack in part.packs), default=0)
         self._geometries: dict[tuple[str, tuple[int, ...], int | tuple[_Block, ...]], Geometry] = {}
         self._of = {kind: [leaf for leaf in part.leaves if leaf.kind == kind] for kind in _KINDS}
         self._check_order()
@@ -203,8 +207,15 @@ class PartReader:
 
         ``wanted`` gets the first and last name of a leaf and says whether to read it.
         """
-        for entry in self._entries("tensors", _Tensor, wanted):
-            yield self._tensor(entry)
+        for tensor, _ in self.sized(wanted):
+            yield tensor
+
+    def sized(
+        self, wanted: Callable[[str, str], bool] = lambda first, last: True
+    ) -> Iterator[tuple[CatalogTensor, int]]:
+        """The shared tensors as `tensors` gives them, and how many elements of each this part holds."""
+        for placed in self.placed(wanted):
+            yield self._catalogued(placed, ()), placed.geometry.size
 
     def tensor(self, name: str) -> CatalogTensor | None:
         """The shared tensor ``name``, or None; reads one leaf."""
@@ -231,6 +242,8 @@ class PartReader:
     def values(self) -> Iterator[tuple[str, int | None, Any]]:
         """Values: key, the rank that it is of alone or None, tagged JSON."""
         for entry in self._entries("values", _Value):
+            if entry.rank is not None and entry.rank not in self._mine:
+                raise self._refused(f"the value {entry.key!r} is of rank {entry.rank}, which is of another part")
             yield entry.key, entry.rank, entry.value
 
     def placed(self, wanted: Callable[[str, str], bool] = lambda first, last: True) -> Iterator[Placed]:
@@ -264,7 +277,7 @@ class PartReader:
             boxes = [(entry.rank, Box(lo, hi)) for lo, hi in entry.blocks]
         except LayoutError as error:
             raise self._refused(f"{entry.name!r}: {error}") from error
-        geometry = geometry_of(entry.name, entry.dtype, entry.shape, boxes, None)
+        geometry = self._checked(entry, boxes, None)
         self._check_packs(entry.name, geometry, entry.packs)
         return Placed(entry.name, entry.rank, entry.dtype, entry.shape, geometry, entry.packs)
 
@@ -279,23 +292,33 @@ class PartReader:
                 grid = self._grids[entry.where]
                 if grid.last >= self.index.world:
                     raise self._refused(f"the grid of {entry.name!r} has ranks beyond {self.index.world}")
-                blocks = blocks_of_ranks(grid, entry.shape, self._mine)
+                blocks = grid.blocks_of(entry.shape, self.index.ranks, most=len(entry.packs))
             else:
                 blocks = [(block.rank, Box(block.lo, block.hi)) for block in entry.where]
                 if any(rank not in self._mine for rank, _ in blocks):
                     raise self._refused(f"{entry.name!r} has a block of a rank of another part")
         except LayoutError as error:
             raise self._refused(f"{entry.name!r}: {error}") from error
-        made = geometry_of(entry.name, entry.dtype, entry.shape, blocks, grid)
+        made = self._checked(entry, blocks, grid)
         if len(self._geometries) >= _GEOMETRIES:
             self._geometries.clear()
         self._geometries[entry.dtype, entry.shape, entry.where] = made
         return made
 
+    def _checked(self, entry: _Tensor | _Local, blocks: Sequence[tuple[int, Box]], grid: EvenGrid | None) -> Geometry:
+        try:
+            return geometry_of(entry.name, entry.dtype, entry.shape, blocks, grid)
+        except FormatRefused as error:
+            raise self._refused(str(error)) from error
+
     def _check_packs(self, name: str, geometry: Geometry, packs: tuple[int, ...]) -> None:
         n = len(self._part.packs)
         if len(packs) != len(geometry.boxes) or (packs and not -n <= min(packs) <= max(packs) < n):
             raise self._refused(f"{name!r} names {len(packs)} packs for {len(geometry.boxes)} blocks, of {n} packs")
+        if geometry.most_nbytes > self._least_nbytes:
+            for stored, number in zip(geometry.stored, packs, strict=True):
+                if number >= 0 and nbytes(*stored) > self._part.packs[number].nbytes:
+                    raise self._refused(f"{name!r} has a block of {nbytes(*stored)} bytes, more than its pack has")
 
     def _catalogued(self, placed: Placed, aliases: tuple[str, ...]) -> CatalogTensor:
         refs, stem = self._part.packs, placed.key_stem
@@ -368,35 +391,76 @@ def catalog_of(readers: Sequence[PartReader], *, wanted: Sequence[str] | None = 
     Raises `FormatRefused` where parts contradict each other or a rank is in none of them.
     """
     joining = Joining()
-    chosen = None if wanted is None else _Patterns(wanted)
+    chosen = None if wanted is None else Patterns(wanted)
+    sizes: dict[str, int] = {}
     for reader in readers:
-        joining.ranks(reader.file, reader.index.world, reader.index.ranks)
-        others: dict[str, list[str]] = {}
-        for alias, name in reader.aliases():
-            others.setdefault(name, []).append(alias)
-        if chosen is None:
-            for tensor in reader.tensors():
-                joining.tensor(replace(tensor, aliases=tuple(others.get(tensor.name, ()))))
-            for local in reader.locals():
-                joining.tensor(local)
-            for key, rank, value in reader.values():
-                joining.value(key, rank, value)
-            continue
-        meant = {name for name, aliases in others.items() if any(chosen.fit(alias) for alias in aliases)}
-        for name in sorted(meant | chosen.literal):
-            found = reader.tensor(name)
-            if found is not None:
-                joining.tensor(replace(found, aliases=tuple(others.get(name, ()))))
-        for tensor in reader.tensors(chosen.may_hold) if chosen.globs else ():
-            if chosen.fit(tensor.name) and tensor.name not in meant | chosen.literal:
-                joining.tensor(replace(tensor, aliases=tuple(others.get(tensor.name, ()))))
+        with _told(reader.file):
+            joining.ranks(reader.file, reader.index.world, reader.index.ranks)
+    every = f"{readers[0].file} and {len(readers) - 1} more" if len(readers) > 1 else "".join(r.file for r in readers)
+    with _told(every):
+        joining.all_there()  # before what is said of all ranks is worked out
+    for reader in readers:
+        with _told(reader.file):
+            _join(joining, reader, chosen, sizes)
+    with _told(every):
+        catalog = joining.done()
+        for name, size in sizes.items():
+            if size != prod(catalog.tensors[name].shape):
+                raise FormatRefused(
+                    f"the blocks of {name!r} hold {size} elements of {prod(catalog.tensors[name].shape)}", tensor=name
+                )
+    return catalog
+
+
+def _join(joining: Joining, reader: PartReader, chosen: Patterns | None, sizes: dict[str, int]) -> None:
+    """Tell what a part says; ``sizes`` counts the elements that there are of each tensor."""
+    others: dict[str, list[str]] = {}
+    for alias, name in reader.aliases():
+        others.setdefault(name, []).append(alias)
+
+    def enter(tensor: CatalogTensor, size: int) -> None:
+        sizes[tensor.name] = sizes.get(tensor.name, 0) + size
+        joining.tensor(replace(tensor, aliases=tuple(others.pop(tensor.name, ()))))
+
+    if chosen is None:
+        for tensor, size in reader.sized():
+            enter(tensor, size)
+        if others:
+            raise FormatRefused(f"{min(others)!r} has other names, but is not there")
         for local in reader.locals():
-            if chosen.fit(f"{local.name}@rank{local.rank}"):
-                joining.tensor(local)
-    return joining.done()
+            joining.tensor(local)
+        for key, rank, value in reader.values():
+            joining.value(key, rank, value)
+        return
+    meant = {name for name, aliases in others.items() if any(chosen.fit(alias) for alias in aliases)}
+    for name in sorted(meant | chosen.literal):
+        found = reader.tensor(name)
+        if found is not None:
+            enter(found, sum(piece.box.size for piece in found.pieces))
+        elif name in meant:
+            raise FormatRefused(f"{name!r} has other names, but is not there")
+    for tensor, size in reader.sized(chosen.may_hold) if chosen.globs else ():
+        if chosen.fit(tensor.name) and tensor.name not in meant | chosen.literal:
+            enter(tensor, size)
+    for local in reader.locals():
+        if chosen.fit(f"{local.name}@rank{local.rank}"):
+            joining.tensor(local)
 
 
-class _Patterns:
+@contextmanager
+def _told(file: str) -> Iterator[None]:
+    """Let a refusal that names no file leave as one of ``file``."""
+    try:
+        yield
+    except FormatRefused as error:
+        if "file" in error.facts:
+            raise
+        raise FormatRefused(
+            f"{file} is refused: {error}; use another copy or an older step", **error.facts, file=file
+        ) from error
+
+
+class Patterns:
     """Names and patterns with ``*``, ``?`` and ``[``, and which leaves they can have entries in."""
 
     def __init__(self, patterns: Sequence[str]) -> None:

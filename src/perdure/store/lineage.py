@@ -30,7 +30,7 @@ import msgspec
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, FormatRefused, Superseded, TryAgain
 from perdure.store.api import Store, as_bytes
-from perdure.store.pack import PackIndex, parse_header
+from perdure.store.pack import HEADER_LIMIT_BYTES, PackIndex, parse_header
 from perdure.store.places import (
     EPOCHS,
     MARKER,
@@ -66,6 +66,8 @@ __all__ = ["Note", "Run"]
 
 _TRIES = 3  # of a write whose response is lost, one after the other; waiting is for a store that retries
 _SAVED = ("epoch", "parent", "step", "session", "seq", "parts", "meta", "metric", "pinned")
+_LATE = 8  # slots below one that is listed that may be there though they are not
+_LAST = 9_999_999_999  # slot or epoch
 _RACES = 1000  # slots lost to older writers before we give up: far more than there can be
 
 
@@ -120,7 +122,7 @@ class Run:
     def claim_epoch(self, owner: str) -> int:
         """Claim the next free epoch for ``owner`` (text for people). From now on older writers are refused."""
         head = self.head()  # in case the copy of a run lost its epochs
-        first = max(self.newest_epoch(), head.epoch if head else 0) + 1
+        first = self._next(EPOCHS, epoch_name, least=head.epoch if head else 0)
         for epoch in range(first, first + _RACES):
             claim = Epoch(
                 run=self.marker.run, epoch=epoch, owner=owner, created=self.clock.wall(), token=secrets.token_hex(16)
@@ -167,7 +169,8 @@ class Run:
         found = self.store.size(ref.name)
         if found is None:
             raise BlobMissing(f"{ref.name} is not there; use another copy or an older step", file=ref.name)
-        header = self.store.read(ref.name, nbytes=min(ref.header_nbytes, found))
+        # No header is longer, so no more is read, whatever the part says and however large the file is.
+        header = self.store.read(ref.name, nbytes=min(ref.header_nbytes, found, HEADER_LIMIT_BYTES))
         if found != ref.nbytes or digest_of(header) != ref.header_digest:
             raise BlobCorrupt(
                 f"{ref.name} ({found} bytes) is not the pack that was saved ({ref.nbytes} bytes); "
@@ -215,7 +218,14 @@ class Run:
             )
         part = decode(top, Part, file=ref.name)
         if part.run != self.marker.run or ref.top_nbytes + part.leaves_nbytes != ref.nbytes:
-            raise FormatRefused(f"{ref.name} is of another run, or has leaves that it does not name", file=ref.name)
+            raise FormatRefused(
+                f"{ref.name} is of another run, or has leaves that it does not name; use another copy or an older step",
+                file=ref.name,
+            )
+        if ref.name != part_name(epoch=part.epoch, step=part.step, seq=part.seq, writer=part.writer):
+            raise FormatRefused(
+                f"{ref.name} is the part of another save; use another copy or an older step", file=ref.name
+            )
         return part
 
     def read_leaf(self, ref: PartRef, leaf: LeafRef) -> memoryview:
@@ -229,10 +239,18 @@ class Run:
             )
         return data
 
+    def make_durable(self, commit: Commit) -> None:
+        """Make sure that ``commit``, which was read, is durable: its writer may have died before it was."""
+        self.store.create(slot_name(commit.slot), encode(commit))
+
     def give_up(self, commit: Commit) -> None:
         """Say that ``commit`` is pruned; done before anything that it names is deleted. Again is no error."""
-        made = Pruned(run=self.marker.run, slot=commit.slot, step=commit.step, created=self.clock.wall())
-        _settle(self.store, pruned_name(commit.slot), encode(made))
+        self.give_up_slot(commit.slot, step=commit.step)
+
+    def give_up_slot(self, slot: int, *, step: int) -> None:
+        """The same of the commit in ``slot``, which may be one that cannot be read; ``step`` is for people."""
+        made = Pruned(run=self.marker.run, slot=slot, step=step, created=self.clock.wall())
+        _settle(self.store, pruned_name(slot), encode(made))
 
     def pruned(self) -> frozenset[int]:
         """The slots of the commits that were given up."""
@@ -276,7 +294,7 @@ class Run:
             seq=seq,
             parts=tuple(parts),
             meta=dict(meta),
-            metric=metric,
+            metric=None if metric is None else float(metric),  # a reader reads 1 as 1.0, which is another spelling
             pinned=pinned,
             created=self.clock.wall(),
             token=secrets.token_hex(16),
@@ -288,7 +306,11 @@ class Run:
 
         Raises `FormatRefused` rather than pass over what a later release wrote.
         """
-        return self._newest_readable(self._highest(SLOTS, slot_name))
+        return self._newest_readable(self._slots())
+
+    def slot_below(self, slot: int) -> int | None:
+        """The next lower slot that there is, or may be; None if there is none."""
+        return next((number for number in self._slots() if number < slot), None)
 
     def chain(self, *, start: int | None = None) -> Iterator[Commit]:
         """The branch that training is on, newest first: the head (or slot ``start``) and its parents, read one by one.
@@ -323,17 +345,19 @@ class Run:
         return commit
 
     def _take_slot(self, wanted: Commit) -> Commit:
-        highest = self._highest(SLOTS, slot_name)
-        top = self._newest_readable(highest)
+        free = self._next(SLOTS, slot_name)
+        top = self._newest_readable(self._slots())
         # After the slots were listed: so a slot that cannot be read has no newer epoch either.
         self._check_newest(wanted.epoch, top)
         if top is not None and _same_save(top, wanted) and not self.store.create(slot_name(top.slot), encode(top)):
             return top  # ours, of a try before; `create` has made sure that it is durable
-        for slot in range(highest + 1, highest + 1 + _RACES):
+        if top is not None and top.epoch < wanted.epoch:
+            self.make_durable(top)  # else a power cut may leave our slot and a gap below it
+        for slot in range(free, free + _RACES):
             commit = msgspec.structs.replace(wanted, slot=slot)
             if _settle(self.store, slot_name(slot), encode(commit)):
                 return commit
-            other = self._newest_readable(slot, oldest=slot)
+            other = self._newest_readable([slot])
             self._check_newest(wanted.epoch, other)
             if other is not None and other.epoch == wanted.epoch:
                 raise Superseded(
@@ -354,20 +378,41 @@ class Run:
                 slot=met.slot if met else None,
             )
 
-    def _newest_readable(self, slot: int, *, oldest: int = 1) -> Commit | None:
-        for number in range(slot, oldest - 1, -1):
+    def _newest_readable(self, slots: Iterable[int]) -> Commit | None:
+        for number in slots:
             try:
                 return self.read_slot(number)
             except (BlobCorrupt, BlobMissing) as error:
                 self.tell(Note(f"commit {number} is passed over: {error}", slot_name(number)))
         return None
 
+    def _slots(self) -> Iterator[int]:
+        """The slots that there may be, highest first: those that are listed, and below each a few that may be late.
+
+        Not all numbers: a file that somebody planted far above the others must not cost a read for each between.
+        """
+        listed = {number_of(name) or 0 for name in self.store.names(SLOTS)} - {0}
+        there = sorted(listed | {self._highest(SLOTS, slot_name)}, reverse=True)
+        for number, below in zip(there, [*there[1:], 0], strict=True):
+            yield from range(number, max(below, number - _LATE), -1)
+
     def _highest(self, folder: str, name_of: Callable[[int], str]) -> int:
         """The highest number in ``folder``; 0 if there is none."""
         highest = max((number_of(name) or 0 for name in self.store.names(folder)), default=0)
-        while self.store.size(name_of(highest + 1)) is not None:  # a network file system may list late
+        # A network file system may list late.
+        while highest < _LAST and self.store.size(name_of(highest + 1)) is not None:
             highest += 1
         return highest
+
+    def _next(self, folder: str, name_of: Callable[[int], str], *, least: int = 0) -> int:
+        """The number after the highest in ``folder``, and after ``least``."""
+        highest = max(self._highest(folder, name_of), least)
+        if highest >= _LAST:
+            raise FormatRefused(
+                f"{name_of(highest)} leaves no number for a newer one, and no run has come so far: remove it",
+                file=name_of(highest),
+            )
+        return highest + 1
 
     def _check_there(self, name: str, nbytes: int) -> None:
         found = self.store.size(name)

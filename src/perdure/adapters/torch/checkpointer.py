@@ -12,6 +12,7 @@ from perdure.adapters.torch.framework import TorchFramework
 from perdure.adapters.torch.notes import StoreNotes
 from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.keep import Keep
 from perdure.errors import CallError
 from perdure.events import Log
 from perdure.fabric import Fabric, SoloFabric
@@ -38,7 +39,8 @@ class Checkpointer(_Checkpointer):
 
     Make it after ``init_process_group``, on every rank. ``agent`` lets the node's agent keep checkpoint memory and
     write in the background of everything; without it this process writes by itself, on a thread. A `ram:` store is of
-    this process and has no agent.
+    this process and has no agent. ``keep`` says which steps stay once newer ones are committed (``"last=3,best=1:min"``
+    or `perdure.keep` rules; docs/retention.md); by default every step does.
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Checkpointer(_Checkpointer):
         url: str | os.PathLike[str],
         *,
         agent: bool = True,
+        keep: Keep | None = None,
         deadlines: Deadlines | None = None,
         log: Log | None = None,
     ) -> None:
@@ -74,6 +77,7 @@ class Checkpointer(_Checkpointer):
             log=log or Log(placement.events, rank=fabric.rank if fabric.world > 1 else None),
             notes=notes,
             deadlines=deadlines,
+            keep=keep,
         )
 
 

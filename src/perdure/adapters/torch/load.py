@@ -16,6 +16,7 @@ from perdure.events import Log, Notice
 from perdure.state.index import CatalogTensor
 from perdure.state.items import Held, TensorItem
 from perdure.state.load import Match
+from perdure.state.source import check_room
 from perdure.state.load import load as load_matches
 from perdure.store import Commit, Run, open_store
 
@@ -55,6 +56,7 @@ def load(
     found: dict[int, torch.Tensor] = {}
     matches = []
     for saved in {id(tensor): tensor for tensor in chosen.values()}.values():
+        check_room(saved, packs)
         whole = torch.empty(saved.shape, dtype=torch_dtype(saved.dtype))
         found[id(saved)] = whole
         sink = TensorSink.of(saved.name, whole)
