@@ -12,7 +12,7 @@ import pytest
 from perdure.codec import decode
 from perdure.errors import PerdureError
 
-QUICK, SLOW = 1000, 60_000
+QUICK, SLOW = 700, 60_000
 RIGHT = decode(frames.GOOD).tobytes()
 
 

@@ -166,9 +166,7 @@ def test_a_hostile_run_is_refused_by_name_quickly_and_in_little_memory(case: Cas
     assert kind in case.kinds, f"{kind}: {sentence}"
     assert re.search(case.words, sentence), sentence
     assert case.file in sentence, sentence
-    assert re.search(r"\.json|\.safetensors|/run/|the saved value 'lr'|^rng has", sentence), (
-        f"names no file: {sentence}"
-    )
+    assert re.search(r"\.json|\.safetensors|/run/|the saved value 'lr'", sentence), f"names no file: {sentence}"
     assert ADVICE.search(sentence), f"does not say what to do: {sentence}"
     assert len(sentence) < 2000, f"{len(sentence)} characters"
     assert seconds < SECONDS, f"{seconds:.1f} s"

@@ -22,7 +22,7 @@ from perdure.store import LeafRef, PackRef, Part
 from perdure.testing.layouts import layouts, shapes
 from perdure.testing.ranks import items_of, memory_of, random_bytes, whole_box
 
-BOUNDED = settings(max_examples=60, deadline=None)
+BOUNDED = settings(max_examples=40, deadline=None)
 NAMES = ["a", "a.b", "b", "layers.0.w", "layers.1.w", "layers.10.w", "z/é", 'q"\\']
 RUN = "0" * 32
 

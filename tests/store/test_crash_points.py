@@ -21,19 +21,8 @@ from lives import Life, Process, play, play_at_random
 
 from perdure.errors import PerdureError
 from perdure.store import Disk, Run, atomic, disk
-from perdure.testing.power import (
-    Everything,
-    Killed,
-    Nothing,
-    Only,
-    Op,
-    Point,
-    Some,
-    Survivors,
-    Tree,
-    WatchedFolder,
-    lay_out,
-)
+from perdure.testing.power import Everything, Nothing, Only, Op, Point, Some, Survivors, Tree, lay_out
+from perdure.testing.watched import Killed, WatchedFolder
 
 
 @dataclass

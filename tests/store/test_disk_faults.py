@@ -15,7 +15,7 @@ from lives import SMALL, Life, Process
 from perdure.errors import StorageError, StorageFull
 from perdure.store import Disk, Run, atomic
 from perdure.store.places import PACKS, PARTS
-from perdure.testing.power import WatchedFolder
+from perdure.testing.watched import WatchedFolder
 
 SAYS = {
     errno.ENOSPC: (StorageFull, "no space is left on the device"),

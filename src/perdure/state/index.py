@@ -257,7 +257,7 @@ def checked(
         raise FormatRefused(f"{name!r} has an impossible shape")
     for piece in pieces:
         inside = len(piece.box.lo) == len(shape) and all(
-            0 <= lo and hi <= extent for lo, hi, extent in zip(piece.box.lo, piece.box.hi, shape, strict=True)
+            lo >= 0 and hi <= extent for lo, hi, extent in zip(piece.box.lo, piece.box.hi, shape, strict=True)
         )
         if not inside:
             raise FormatRefused(f"a piece of {name!r} lies outside its tensor", tensor=name)

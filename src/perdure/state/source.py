@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from perdure.codec.dtypes import nbytes
 from perdure.errors import NotCovered
 from perdure.state.index import CatalogTensor
 from perdure.store.pack import PackIndex
@@ -61,8 +62,9 @@ def check_room(saved: CatalogTensor, packs: Mapping[str, PackSource]) -> None:
     """
     there = 0
     for piece in saved.pieces:
-        entry = packs[piece.pack].index().entry(piece.key) if not piece.box.empty else None
-        there += 0 if entry is None else entry.nbytes
+        if not piece.box.empty:
+            entry = packs[piece.pack].index().entry(piece.key)
+            there += nbytes(saved.dtype, piece.box.shape) if piece.coded else entry.nbytes
     if there < saved.nbytes:
         raise NotCovered(
             f"{saved.name} has {saved.nbytes} bytes, of which {there} were saved; use another copy or an older step",

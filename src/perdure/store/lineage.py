@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -391,15 +391,18 @@ class Run:
 
         Not all numbers: a file that somebody planted far above the others must not cost a read for each between.
         """
-        listed = {number_of(name) or 0 for name in self.store.names(SLOTS)} - {0}
-        there = sorted(listed | {self._highest(SLOTS, slot_name)}, reverse=True)
-        for number, below in zip(there, [*there[1:], 0], strict=True):
+        listed = {number_of(name) or 0 for name in self.store.names(SLOTS)}
+        there = sorted((listed | {self._beyond(listed, slot_name)}) - {0}, reverse=True)
+        for number, below in zip(there, [*there, 0][1:], strict=True):
             yield from range(number, max(below, number - _LATE), -1)
 
     def _highest(self, folder: str, name_of: Callable[[int], str]) -> int:
         """The highest number in ``folder``; 0 if there is none."""
-        highest = max((number_of(name) or 0 for name in self.store.names(folder)), default=0)
-        # A network file system may list late.
+        return self._beyond({number_of(name) or 0 for name in self.store.names(folder)}, name_of)
+
+    def _beyond(self, listed: Collection[int], name_of: Callable[[int], str]) -> int:
+        """The highest number that is there, at least that of ``listed``; a network file system may list late."""
+        highest = max(listed, default=0)
         while highest < _LAST and self.store.size(name_of(highest + 1)) is not None:
             highest += 1
         return highest

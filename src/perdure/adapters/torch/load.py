@@ -16,8 +16,8 @@ from perdure.events import Log, Notice
 from perdure.state.index import CatalogTensor
 from perdure.state.items import Held, TensorItem
 from perdure.state.load import Match
-from perdure.state.source import check_room
 from perdure.state.load import load as load_matches
+from perdure.state.source import check_room
 from perdure.store import Commit, Run, open_store
 
 __all__ = ["load"]
