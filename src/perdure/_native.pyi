@@ -1,4 +1,4 @@
-"""C++ kernels (`native/`). They are called through `perdure.shm`, `perdure.codec` and `perdure.store`, with a twin for each.
+"""C++ kernels (`native/`). Called through `perdure.shm`, `perdure.codec` and `perdure.store`, with a twin for each.
 
 Wrong arguments raise ValueError, or TypeError where a type does not fit. The interpreter's lock is released meanwhile.
 """

@@ -7,7 +7,6 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import msgspec
 import pytest
 
 from perdure.checkpoint.drain import Order, await_commit, await_parts, commit, find_commit, withdraw, write_part
@@ -15,10 +14,10 @@ from perdure.checkpoint.restoring import branch, read_catalog
 from perdure.clock import Deadline
 from perdure.errors import DeadlineExceeded, LinkLost, RankFailed, StorageFull, Superseded
 from perdure.layout import Layout, Piece, TensorLayout
+from perdure.state.catalogs import catalog_of
 from perdure.state.index import Catalog, RankIndex
-from perdure.state.manifest import PartReader, catalog_of
-from perdure.state.load import PackSource
-from perdure.store import Commit, PartRef, Ram, Run
+from perdure.state.part_reader import PartReader
+from perdure.store import Commit, Ram, Run
 from perdure.store.faults import Corrupt, Fail, Faults, Rule
 from perdure.store.places import slot_name
 from perdure.testing.ranks import random_bytes, save_layout, whole_box

@@ -102,7 +102,8 @@ def peak_bytes() -> int:
 
 def attacked(pipe: Any) -> None:
     """In a process of its own, one run after another: what came of it, seconds, bytes above what there were before."""
-    gc.disable()  # it would touch, and so copy, all that the parent has
+    gc.disable()
+    gc.freeze()  # else a collection would touch, and so copy, all that the parent has
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * os.sysconf("SC_PAGE_SIZE")
     resource.setrlimit(resource.RLIMIT_AS, (mapped + (1 << 30),) * 2)
     while True:

@@ -14,9 +14,11 @@ from hypothesis import strategies as st
 from perdure.errors import FormatRefused, LayoutError
 from perdure.layout import Box, EvenGrid, Layout, TensorLayout
 from perdure.state import manifest
+from perdure.state.catalogs import catalog_of
 from perdure.state.index import Catalog, RankIndex
 from perdure.state.items import Capture, Held, TensorItem, ValueItem
-from perdure.state.manifest import PartReader, catalog_of, write_index
+from perdure.state.manifest import write_index
+from perdure.state.part_reader import PartReader
 from perdure.state.save import offer, settle
 from perdure.store import LeafRef, PackRef, Part
 from perdure.testing.layouts import layouts, shapes

@@ -20,7 +20,7 @@ from perdure.layout import Box
 from perdure.state.index import Catalog, CatalogTensor, StoredPiece
 from perdure.state.items import Held, Memory, TensorItem
 from perdure.state.load import Match, load
-from perdure.state.manifest import PartReader
+from perdure.state.part_reader import PartReader
 from perdure.store import Commit, PackRef, Run
 from perdure.store.pack_header import TILE_BYTES
 

@@ -38,9 +38,10 @@ from perdure.errors import (
 )
 from perdure.events import Restored
 from perdure.fabric import Fabric
+from perdure.state.catalogs import catalog_of
 from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, Match, PackSource, load, match
-from perdure.state.manifest import PartReader, catalog_of
+from perdure.state.part_reader import PartReader
 from perdure.store import Commit, Run
 from perdure.store.lineage import Note
 from perdure.store.places import slot_name

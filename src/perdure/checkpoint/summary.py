@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import msgspec
 
 from perdure.errors import FormatRefused, IntegrityError, StorageError
-from perdure.state.manifest import Index
+from perdure.state.entries import Index
 from perdure.store import Commit, Run
 
 __all__ = ["Summary", "summary_of"]

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 
 from perdure.errors import IntegrityError, StorageError
 from perdure.state.index import StoredPiece
-from perdure.state.manifest import PartReader
+from perdure.state.part_reader import PartReader
 from perdure.store import PackEntry, PackIndex, PackRef, Run
 from perdure.store.pack import ALIGN_BYTES
 

@@ -19,7 +19,7 @@ from perdure.checkpoint.ledger import Ledger, read_ledger
 from perdure.errors import IntegrityError, StorageError
 from perdure.state.coverage import Claims, Proving, claim_of, named, prove
 from perdure.state.crew import work_off
-from perdure.state.manifest import PartReader
+from perdure.state.part_reader import PartReader
 from perdure.store import Commit, PackIndex, PackRef, PartRef, Run, Store, parse_header
 from perdure.store.places import EPOCHS, MARKER, PACKS, PARTS, PRUNED, SLOTS, number_of, slot_name, written_by
 from perdure.store.records import digest_of

@@ -13,7 +13,7 @@ from perdure.errors import CallError
 
 if TYPE_CHECKING:
     from perdure.state.geometry import Placed
-    from perdure.state.manifest import PartReader
+    from perdure.state.part_reader import PartReader
     from perdure.store import Commit, Part
 
 __all__ = ["add_parser", "main"]
@@ -37,7 +37,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Show."""
     from perdure.checkpoint.ledger import read_ledger
-    from perdure.state.manifest import PartReader
+    from perdure.state.part_reader import PartReader
     from perdure.store import open_store
 
     ledger = read_ledger(open_store(args.url))
@@ -113,7 +113,7 @@ def _shown_json(commit: Commit, parts: list[tuple[Part, PartReader]], names: lis
 
 def _tensors(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator[dict[str, Any]]:
     from perdure.codec.dtypes import nbytes
-    from perdure.state.manifest import Patterns
+    from perdure.state.catalogs import Patterns
 
     chosen = Patterns(names) if names else None
     aliases: dict[str, list[str]] = {}
@@ -148,7 +148,7 @@ def _tensors(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator
 
 
 def _values(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator[dict[str, Any]]:
-    from perdure.state.manifest import Patterns
+    from perdure.state.catalogs import Patterns
 
     chosen = Patterns(names) if names else None
     for _, reader in parts:

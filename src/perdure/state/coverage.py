@@ -23,7 +23,7 @@ from operator import attrgetter
 from perdure.errors import IntegrityError
 from perdure.layout import Box, first_gap, first_overlap
 from perdure.state.geometry import Placed
-from perdure.state.manifest import PartReader
+from perdure.state.part_reader import PartReader
 from perdure.store import PackEntry, Part
 
 __all__ = ["Claims", "Fault", "Proof", "Proving", "claim_of", "named", "prove"]
@@ -95,10 +95,10 @@ def prove(parts: Sequence[Proving], *, whole: bool) -> Proof:
     for each in parts:
         for local in _stream(each, each.reader.placed_locals(), proof):
             proof.n_tensors += 1
-            why = _uncovered([local])
+            why = _overlapping(local.geometry.boxes)  # a rank may hold, and so have saved, a part of it alone
             if why is not None:
                 name = local.key_stem
-                proof.faults.append(Fault(f"tensor {name!r} is not whole: {why}", each.reader.file, name))
+                proof.faults.append(Fault(f"tensor {name!r} is saved twice in part: {why}", each.reader.file, name))
     if whole:
         others.end(parts, proof)
     _prove_values(parts, proof)
@@ -160,13 +160,19 @@ def _gap(shape: tuple[int, ...], boxes: tuple[Box, ...]) -> str | None:
     whole = Box.whole(shape)
     if boxes == (whole,):
         return None
-    full = [box for box in boxes if not box.empty]
-    overlap = first_overlap(full)
+    overlap = _overlapping(boxes)
     if overlap is not None:
-        return f"the blocks {full[overlap[0]]} and {full[overlap[1]]} overlap"
+        return overlap
+    full = [box for box in boxes if not box.empty]
     if sum(box.size for box in full) != whole.size:
         return f"no block holds {first_gap(whole, full)}"
     return None
+
+
+def _overlapping(boxes: Sequence[Box]) -> str | None:
+    full = [box for box in boxes if not box.empty]
+    overlap = first_overlap(full)
+    return None if overlap is None else f"the blocks {full[overlap[0]]} and {full[overlap[1]]} overlap"
 
 
 def _prove_ranks(parts: Sequence[Proving], proof: Proof) -> None:

@@ -56,7 +56,7 @@ class LoadReport:
 
 
 def check_room(saved: CatalogTensor, packs: Mapping[str, PackSource]) -> None:
-    """Before memory is taken for the whole of ``saved``: its pieces are there, and together as large as it claims to be.
+    """Before memory is taken for all of ``saved``: its pieces are there, and together as large as it claims to be.
 
     Raises what `PackSource.index` raises, `BlobMissing` for a piece that its pack lacks, `NotCovered` if they are less.
     """

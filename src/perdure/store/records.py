@@ -1,4 +1,4 @@
-"""The records of a run, as values and as bytes: marker, epoch, part, commit, pruned (docs/spec/format-v1.md, "Records").
+"""The records of a run, as values and as bytes: marker, epoch, part, commit, pruned (docs/spec/format-v1.md).
 
 Every record is ``{"perdure":kind,"format":1,"digest":...,"body":{...}}``. This envelope is the same in every format, so
 that a reader can tell a corrupt file from one that a later release wrote. The body has one spelling: a reader renders
@@ -121,7 +121,7 @@ class Part(_Record, frozen=True, kw_only=True):
 
 
 class PartRef(_Record, frozen=True, kw_only=True):
-    """A part, by name and content: ``digest`` of its first ``top_nbytes``, the record; in it the digest of each leaf."""
+    """A part, by name and content: ``digest`` of its first ``top_nbytes``, the record, which has that of each leaf."""
 
     name: Name
     nbytes: Count
