@@ -46,8 +46,12 @@ def test_ctrl_c_while_others_work_waits_for_them_and_is_raised() -> None:
         ended.set()
 
     before = threading.active_count()
-    with pytest.raises(KeyboardInterrupt):
-        work_off([long, long], threads=2)
+    kept = signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            work_off([long, long], threads=2)
+    finally:
+        signal.signal(signal.SIGINT, kept)
     assert ended.is_set()
     assert threading.active_count() == before
 

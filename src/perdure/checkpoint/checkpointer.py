@@ -58,7 +58,8 @@ class Checkpointer:
 
     ``start_agent`` is the command that starts the node's agent; ``None`` saves without one. ``url`` names the store
     for the agent and for people. ``notes`` carries failures between ranks that save without an agent. ``keep`` says
-    which steps stay once newer ones are committed; by default all do.
+    which steps stay once newer ones are committed; by default all do. ``budget_bytes`` bounds the memory that a restore
+    takes for reading what does not go straight into its final place.
     """
 
     def __init__(
@@ -74,8 +75,12 @@ class Checkpointer:
         notes: Notes | None = None,
         deadlines: Deadlines | None = None,
         keep: Keep | None = None,
+        budget_bytes: int = 256 << 20,
     ) -> None:
         self.deadlines = deadlines or Deadlines()
+        if budget_bytes < 1:
+            raise CallError(f"a budget of {budget_bytes} bytes holds nothing; give at least a few MiB")
+        self._budget_bytes = budget_bytes
         self._keep = () if keep is None else as_rules(keep)
         self.log = log
         self.rank, self.world = fabric.rank, fabric.world
@@ -188,6 +193,7 @@ class Checkpointer:
             framework=self._framework,
             link=None if self._link is None or self._link.lost else self._link,
             deadlines=self.deadlines,
+            budget_bytes=self._budget_bytes,
         )
         done = restoring.run_through(tree, step=step)
         if done is None:

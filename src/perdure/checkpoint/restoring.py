@@ -87,10 +87,17 @@ class Restoring:
     """The collective restore of one tree."""
 
     def __init__(
-        self, *, run: Run, fabric: Fabric, framework: Framework, link: AgentLink | None, deadlines: Deadlines
+        self,
+        *,
+        run: Run,
+        fabric: Fabric,
+        framework: Framework,
+        link: AgentLink | None,
+        deadlines: Deadlines,
+        budget_bytes: int,
     ) -> None:
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
-        self._deadlines = deadlines
+        self._deadlines, self._budget_bytes = deadlines, budget_bytes
         self._mine: list[Generation] = []
         self._head: SlotFacts | None = None
 
@@ -131,7 +138,9 @@ class Restoring:
 
     def _load(self, opened: _Opened) -> LoadReport:
         return unless_stalled(
-            lambda moved: load(opened.catalog, opened.matches, opened.sources, on_bytes=moved),
+            lambda moved: load(
+                opened.catalog, opened.matches, opened.sources, budget_bytes=self._budget_bytes, on_bytes=moved
+            ),
             stall_s=self._deadlines.stall_s,
             what="reading tensors",
         )

@@ -61,3 +61,20 @@ def test_many_tensors_make_many_packs_and_come_back_from_memory_and_disk(tmp_pat
         "model.t77": [77, 78],
         **{f"model.t4{d}99": [4099 + 100 * d, 4100 + 100 * d] for d in range(10)},
     }
+
+
+@pytest.mark.parametrize("budget_bytes", [1, 4096])
+def test_a_restore_within_a_tiny_budget_is_the_same_restore(tmp_path: Path, budget_bytes: int) -> None:
+    saved = state(1)
+    with_columns = {"model": {**saved["model"], "t": torch.arange(60_000).reshape(200, 300)}}
+    ckpt = perdure.Checkpointer(tmp_path, agent=False, budget_bytes=budget_bytes)
+    ckpt.save(1, with_columns).committed()
+    found = {"model": {name: torch.zeros_like(each) for name, each in with_columns["model"].items()}}
+    assert ckpt.restore(found) == 1
+    assert same(found, with_columns)
+    ckpt.close()
+
+
+def test_a_budget_of_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(perdure.errors.CallError, match="holds nothing"):
+        perdure.Checkpointer(tmp_path, agent=False, budget_bytes=0)

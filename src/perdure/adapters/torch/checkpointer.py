@@ -40,7 +40,8 @@ class Checkpointer(_Checkpointer):
     Make it after ``init_process_group``, on every rank. ``agent`` lets the node's agent keep checkpoint memory and
     write in the background of everything; without it this process writes by itself, on a thread. A `ram:` store is of
     this process and has no agent. ``keep`` says which steps stay once newer ones are committed (``"last=3,best=1:min"``
-    or `perdure.keep` rules; docs/retention.md); by default every step does.
+    or `perdure.keep` rules; docs/retention.md); by default every step does. ``budget_bytes`` is what a
+    restore may take of memory beside the tensors themselves.
     """
 
     def __init__(
@@ -49,6 +50,7 @@ class Checkpointer(_Checkpointer):
         *,
         agent: bool = True,
         keep: Keep | None = None,
+        budget_bytes: int = 256 << 20,
         deadlines: Deadlines | None = None,
         log: Log | None = None,
     ) -> None:
@@ -78,6 +80,7 @@ class Checkpointer(_Checkpointer):
             notes=notes,
             deadlines=deadlines,
             keep=keep,
+            budget_bytes=budget_bytes,
         )
 
 
