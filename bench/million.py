@@ -35,7 +35,7 @@ QUESTIONS = {
     "one tensor": "from perdure.store import Run, open_store; from perdure.checkpoint.restoring import read_catalog; "
     "{timed}; run = Run.open(open_store(URL), create=False); catalog, packs = read_catalog(run, 1, names=[NAME]); "
     "tensor = catalog.tensors[NAME]; p = tensor.pieces[0]; packs[p.pack].index().entry(p.key)",
-    "validate": "from perdure.checkpoint.verifying import verify; from perdure.store import open_store; "
+    "validate": "from perdure.upkeep.verifying import verify; from perdure.store import open_store; "
     "{timed}; found = verify(open_store(URL), data=False); assert not found.damages, found.damages[:3]",
 }
 ASKED_S = {"open the run": 0.3, "one tensor": 0.3, "validate": 20.0}

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from perdure.adapters.torch.attach import attach
     from perdure.adapters.torch.checkpointer import Checkpointer
     from perdure.adapters.torch.load import load
-    from perdure.checkpoint import keep
     from perdure.plan import reshard
     from perdure.state.scopes import RankLocal
+    from perdure.upkeep import keep
 
 __version__ = "0.1.0.dev0"
 
@@ -50,7 +50,7 @@ _HOME = {
 }
 
 # A public name that is a module further down.
-_MODULES = {"keep": "perdure.checkpoint.keep"}
+_MODULES = {"keep": "perdure.upkeep.keep"}
 
 # A library that a module needs and the extra that installs it, where the two have other names.
 _EXTRA = {"mcp": "memory", "mpi4py": "mpi", "numba": "exchange", "obstore": "objectstore", "pyscf": "exchange"}

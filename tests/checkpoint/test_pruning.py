@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 from retained import Writer, assert_loads, assert_nothing_missing, live_steps, tensors_of
 
 from perdure.checkpoint.drain import commit
-from perdure.checkpoint.keep import Best, EverySteps, Last, Rule, parse
-from perdure.checkpoint.pruning import CommitFacts, InFlight, PrunePlan, Snapshot, execute, plan_prune
-from perdure.checkpoint.retention import Retention
 from perdure.errors import BlobMissing, CallError, IntegrityError, LinkLost, PerdureError, StorageError
 from perdure.store import Disk, Ram, Run, Store
 from perdure.store.faults import Corrupt, Crash, Crashed, Fail, Faults
 from perdure.store.faults import Rule as Fault
 from perdure.store.places import slot_name
+from perdure.upkeep.keep import Best, EverySteps, Last, Rule, parse
+from perdure.upkeep.pruning import CommitFacts, InFlight, PrunePlan, Snapshot, execute, plan_prune
+from perdure.upkeep.retention import Retention
 
 # --- the plan, of a snapshot -----------------------------------------------------------------------------------------
 

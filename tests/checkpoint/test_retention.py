@@ -13,14 +13,14 @@ from conftest import Place, await_that
 from retained import Writer, assert_loads, tensors_of
 
 import perdure
-from perdure.checkpoint.keep import Last, parse
-from perdure.checkpoint.retention import Retention
 from perdure.errors import BlobMissing, StorageError
 from perdure.events import Log
 from perdure.store import Disk, Ram, Store
 from perdure.store.faults import Fail, Faults, Rule
 from perdure.store.places import pruned_name, slot_name
 from perdure.store.records import Pruned, encode
+from perdure.upkeep.keep import Last, parse
+from perdure.upkeep.retention import Retention
 
 
 def facts_of(log: Path) -> str:

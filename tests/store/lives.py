@@ -14,16 +14,16 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perdure.checkpoint.drain import Order, commit, write_part
-from perdure.checkpoint.keep import Last
-from perdure.checkpoint.pruning import execute
 from perdure.checkpoint.restoring import branch, read_catalog
-from perdure.checkpoint.retention import Retention
 from perdure.checkpoint.unchanged import Stored
 from perdure.layout import Box, Layout, Piece, TensorLayout
 from perdure.state.items import Held, TensorItem
 from perdure.state.load import load, match
 from perdure.store import Commit, Run, Store
 from perdure.testing.ranks import Bytes, bytes_of, memory_of, save_layout, whole_box
+from perdure.upkeep.keep import Last
+from perdure.upkeep.pruning import execute
+from perdure.upkeep.retention import Retention
 
 RANKS = {"frozen": 0, "moving": 0, "other": 1, "still": 1}
 """Each tensor, and the rank that holds it."""

@@ -31,7 +31,7 @@ from perdure.checkpoint.generations import (
     Machine,
     Tell,
 )
-from perdure.checkpoint.keep import parse
+from perdure.checkpoint.memory_packs import seal
 from perdure.checkpoint.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -52,14 +52,14 @@ from perdure.checkpoint.messages import (
     Welcome,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
-from perdure.checkpoint.packs import seal
-from perdure.checkpoint.retention import Retention
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.store import Run, Store
+from perdure.upkeep.keep import parse
+from perdure.upkeep.retention import Retention
 from perdure.wire import Link, accept
 
 __all__ = ["Agent"]

@@ -23,7 +23,6 @@ from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
-from perdure.checkpoint.keep import Keep, as_rules, text_of
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.meeting import Meeting
 from perdure.checkpoint.messages import Adopted, Begin, Notify, Sample, Staged
@@ -46,6 +45,7 @@ from perdure.shm import Segment
 from perdure.state.index import RankIndex
 from perdure.state.save import SavePlan, copy_writes
 from perdure.store import Run, Store
+from perdure.upkeep.keep import Keep, as_rules, text_of
 
 __all__ = ["Checkpointer"]
 

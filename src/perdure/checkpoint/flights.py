@@ -13,11 +13,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from perdure.checkpoint.drain import Order
-from perdure.checkpoint.keep import Rule
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Abandon, Committed, Complete, Failed
 from perdure.checkpoint.notes import FailureNotes
-from perdure.checkpoint.retention import Retention
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
 from perdure.checkpoint.staging import Worker
@@ -27,6 +25,8 @@ from perdure.events import AgentLost as AgentLostFact
 from perdure.events import Committed as CommittedFact
 from perdure.events import Fact, Notice, SaveFailed
 from perdure.store import Run
+from perdure.upkeep.keep import Rule
+from perdure.upkeep.retention import Retention
 
 __all__ = ["Flight", "Flights"]
 

@@ -113,7 +113,7 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     metric: float | None = None
     pinned: bool = False
     keep: str = ""
-    """the rules of what to keep once it is committed (`perdure.checkpoint.keep`); "" keeps everything"""
+    """the rules of what to keep once it is committed (`perdure.upkeep.keep`); "" keeps everything"""
 
     @property
     def said(self) -> dict[str, str]:

@@ -19,7 +19,6 @@ from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, line_up
 from perdure.checkpoint.link import AgentLink, Loan
 from perdure.checkpoint.memory_packs import MemoryPacks
 from perdure.checkpoint.messages import Adopt, Generation
-from perdure.checkpoint.packs import DiskPack
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.clock import Deadline
 from perdure.errors import (
@@ -39,6 +38,7 @@ from perdure.errors import (
 from perdure.events import Restored
 from perdure.fabric import Fabric
 from perdure.state.catalogs import catalog_of
+from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, Match, PackSource, load, match
 from perdure.state.part_reader import PartReader

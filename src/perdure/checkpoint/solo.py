@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 from perdure.checkpoint import drain
 from perdure.checkpoint.blame import disagreement
+from perdure.checkpoint.memory_packs import seal
 from perdure.checkpoint.notes import FailureNotes
-from perdure.checkpoint.packs import seal
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.clock import Deadline

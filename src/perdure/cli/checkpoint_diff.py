@@ -34,9 +34,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Compare; 1 if there is a difference."""
-    from perdure.checkpoint.comparing import Side, compare
-    from perdure.checkpoint.ledger import read_ledger
     from perdure.store import open_store
+    from perdure.upkeep.comparing import Side, compare
+    from perdure.upkeep.ledger import read_ledger
 
     sides = []
     for url, step in _asked(args):

@@ -29,9 +29,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """List."""
-    from perdure.checkpoint.ledger import read_ledger
     from perdure.cli.sizes import sized, when
     from perdure.store import open_store
+    from perdure.upkeep.ledger import read_ledger
 
     ledger = read_ledger(open_store(args.url))
     rows = _rows(ledger, every=args.all)
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _rows(ledger: Any, *, every: bool) -> Any:
-    from perdure.checkpoint.summary import summary_of
+    from perdure.upkeep.summary import summary_of
 
     run = ledger.opened()
     branch = [commit.slot for commit in ledger.branch()]

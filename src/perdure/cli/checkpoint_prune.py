@@ -11,7 +11,7 @@ from perdure.cli.bars import Bar
 from perdure.errors import CallError, NeedsPerson
 
 if TYPE_CHECKING:
-    from perdure.checkpoint.pruning import PrunePlan
+    from perdure.upkeep.pruning import PrunePlan
 
 __all__ = ["add_parser", "main"]
 
@@ -53,10 +53,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Prune as ``args`` say; return the exit code."""
-    from perdure.checkpoint.keep import as_rules  # lazy: --help must not pay for msgspec
-    from perdure.checkpoint.pruning import execute
-    from perdure.checkpoint.retention import Retention
     from perdure.store import Run, open_store
+    from perdure.upkeep.keep import as_rules  # lazy: --help must not pay for msgspec
+    from perdure.upkeep.pruning import execute
+    from perdure.upkeep.retention import Retention
 
     if args.even_pinned and not args.step:
         raise CallError("--even-pinned goes with --step: pinned steps are given up by name alone")

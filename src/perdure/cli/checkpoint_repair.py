@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from perdure.errors import IntegrityError
 
 if TYPE_CHECKING:
-    from perdure.checkpoint.repairing import Fix
+    from perdure.upkeep.repairing import Fix
 
 __all__ = ["add_parser", "main"]
 
@@ -39,10 +39,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Plan, tell, and, without ``--dry-run``, carry out."""
-    from perdure.checkpoint.repairing import carry_out, plan_repair
     from perdure.cli.bars import Bar
     from perdure.cli.sizes import sized
     from perdure.store import open_store
+    from perdure.upkeep.repairing import carry_out, plan_repair
 
     urls = [url for group in args.others for url in group]
     store, others = open_store(args.url), [open_store(url) for url in urls]

@@ -36,9 +36,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Show."""
-    from perdure.checkpoint.ledger import read_ledger
     from perdure.state.part_reader import PartReader
     from perdure.store import open_store
+    from perdure.upkeep.ledger import read_ledger
 
     ledger = read_ledger(open_store(args.url))
     commit = ledger.of(args.step)

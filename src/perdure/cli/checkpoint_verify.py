@@ -36,10 +36,10 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Verify; 65 if anything is damaged."""
-    from perdure.checkpoint.verifying import verify
     from perdure.cli.bars import Bar
     from perdure.cli.sizes import sized
     from perdure.store import open_store
+    from perdure.upkeep.verifying import verify
 
     with Bar("verify, MiB", 1) as bar:
 

@@ -28,12 +28,12 @@ from perdure.adapters.torch.loader import is_resumable, make_resumable
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
 from perdure.checkpoint.config import Deadlines
-from perdure.checkpoint.keep import Keep
 from perdure.checkpoint.saved import Saved
 from perdure.errors import CallError, PerdureError, Superseded
 from perdure.events import Notice, RestoreSkipped, StopAgreed
 from perdure.progress import Phase, Record, StopAgreement
 from perdure.state.scopes import RankLocal
+from perdure.upkeep.keep import Keep
 
 __all__ = ["Run", "attach"]
 

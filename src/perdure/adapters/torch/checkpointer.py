@@ -12,12 +12,12 @@ from perdure.adapters.torch.framework import TorchFramework
 from perdure.adapters.torch.notes import StoreNotes
 from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from perdure.checkpoint.config import Deadlines
-from perdure.checkpoint.keep import Keep
 from perdure.errors import CallError
 from perdure.events import Log
 from perdure.fabric import Fabric, SoloFabric
 from perdure.process.environ import Placement
 from perdure.store import StoreUrl, open_store
+from perdure.upkeep.keep import Keep
 
 __all__ = ["Checkpointer"]
 

@@ -5,7 +5,7 @@
 
 Rules look at the branch that training is on, in the order in which its commits were made: never at step numbers or file
 times to tell old from new. What a rule keeps today it keeps tomorrow, whatever else was pruned in between. The head and
-pinned steps are kept whatever the rules say; `perdure.checkpoint.pruning` sees to that.
+pinned steps are kept whatever the rules say; `perdure.upkeep.pruning` sees to that.
 """
 
 from __future__ import annotations

@@ -10,7 +10,6 @@ import pytest
 import xxhash
 from small import BIG, CODE, LAYOUT, ROWS, original, small_run, wholes
 
-from perdure.checkpoint.verifying import Damage, verify
 from perdure.errors import BlobMissing, StorageError
 from perdure.layout import Box
 from perdure.state.coverage import claim_of
@@ -21,6 +20,7 @@ from perdure.store import PackItem, Part, Ram, Run, plan_pack
 from perdure.store.pack import parse_header
 from perdure.store.places import slot_name
 from perdure.testing.runs import cut, flip, save_step
+from perdure.upkeep.verifying import Damage, verify
 
 PACK = "packs/0000000001/{0:012d}-{0:06d}-node{1}-0.safetensors"
 PART = "parts/0000000001/{0:012d}-{0:06d}-node{1}.jsonl"

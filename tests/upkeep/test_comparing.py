@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 from small import BIAS, BIG, CODE, LAYOUT, ROWS, small_run, wholes
 
-from perdure.checkpoint.comparing import Changed, Difference, Side, compare
 from perdure.errors import BlobCorrupt
 from perdure.layout import Box, Layout, Piece, TensorLayout
 from perdure.store import Ram, Run
 from perdure.testing.ranks import Bytes, random_bytes
 from perdure.testing.runs import flip, save_step
+from perdure.upkeep.comparing import Changed, Difference, Side, compare
 
 
 def saved(layout: Layout, tensors: dict[str, Bytes], *, world: int = 2, **options: object) -> Side:
@@ -89,7 +89,7 @@ def test_what_came_and_went_and_has_another_form() -> None:
 
 
 def test_other_meshes_compare_by_their_data_bit_by_bit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("perdure.checkpoint.comparing._SLAB_BYTES", 1 << 20)
+    monkeypatch.setattr("perdure.upkeep.comparing._SLAB_BYTES", 1 << 20)
     tensors = wholes(5)
     found: Difference = compare(saved(LAYOUT, tensors), saved(on_four(), tensors, world=4))
     assert found.same

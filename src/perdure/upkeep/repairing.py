@@ -1,6 +1,6 @@
 """Repair a run with good copies from other stores that hold the same run: plan, then carry out.
 
-Theory. A blob is stretches, each with its digest (`perdure.checkpoint.blueprints`), so it need not be whole anywhere: a
+Theory. A blob is stretches, each with its digest (`perdure.upkeep.blueprints`), so it need not be whole anywhere: a
 pack that is damaged in two places in two mirrors is put together from the good tiles of both, and of what is damaged
 itself. What a blob must hash to is told by what names it: commits name parts, parts name packs. So the plan works its
 way down, with the good copy of each record, wherever that is.
@@ -19,13 +19,13 @@ from typing import Any, TypeAlias
 
 import xxhash
 
-from perdure.checkpoint.blueprints import Stretch, bad_tiles, leaves_of, room_for, tensors_of, top_of
-from perdure.checkpoint.ledger import read_ledger
-from perdure.checkpoint.verifying import REPAIRS
 from perdure.errors import BlobCorrupt, CallError, IntegrityError, StorageError
 from perdure.store import Commit, Epoch, Marker, PackRef, Part, PartRef, Pruned, Store, parse_header
 from perdure.store.places import EPOCHS, MARKER, PRUNED, SLOTS, number_of, slot_name
 from perdure.store.records import decode, encode, read_record
+from perdure.upkeep.blueprints import Stretch, bad_tiles, leaves_of, room_for, tensors_of, top_of
+from perdure.upkeep.ledger import read_ledger
+from perdure.upkeep.verifying import REPAIRS
 
 __all__ = ["Fix", "Lost", "RepairPlan", "Take", "carry_out", "plan_repair"]
 

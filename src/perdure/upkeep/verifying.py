@@ -14,8 +14,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from perdure.checkpoint.blueprints import Bad, bad_tiles, leaves_of, room_for, tensors_of
-from perdure.checkpoint.ledger import Ledger, read_ledger
 from perdure.errors import IntegrityError, StorageError
 from perdure.state.coverage import Claims, Proving, claim_of, named, prove
 from perdure.state.crew import work_off
@@ -23,6 +21,8 @@ from perdure.state.part_reader import PartReader
 from perdure.store import Commit, PackIndex, PackRef, PartRef, Run, Store, parse_header
 from perdure.store.places import EPOCHS, MARKER, PACKS, PARTS, PRUNED, SLOTS, number_of, slot_name, written_by
 from perdure.store.records import digest_of
+from perdure.upkeep.blueprints import Bad, bad_tiles, leaves_of, room_for, tensors_of
+from perdure.upkeep.ledger import Ledger, read_ledger
 
 __all__ = ["REPAIRS", "Damage", "Report", "verify"]
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import perdure
-from perdure.checkpoint.keep import Best, EverySeconds, EverySteps, Last, Rule, as_rules, parse, text_of
 from perdure.errors import CallError
+from perdure.upkeep.keep import Best, EverySeconds, EverySteps, Last, Rule, as_rules, parse, text_of
 
 
 @dataclass(frozen=True)

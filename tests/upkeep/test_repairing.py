@@ -8,12 +8,12 @@ import pytest
 from small import BIG, original, small_run
 from test_verifying import FIRST, FLIPS, MARKER, OTHER, PART, place_of
 
-from perdure.checkpoint.repairing import RepairPlan, carry_out, plan_repair
-from perdure.checkpoint.verifying import REPAIRS, verify
 from perdure.errors import CallError, StorageError
 from perdure.store import Ram, Run, Store
 from perdure.store.places import slot_name
 from perdure.testing.runs import blobs_of, cut, flip
+from perdure.upkeep.repairing import RepairPlan, carry_out, plan_repair
+from perdure.upkeep.verifying import REPAIRS, verify
 
 
 def repair(store: Store, *others: Store, step: int | None = None) -> RepairPlan:

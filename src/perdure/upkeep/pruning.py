@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from perdure.checkpoint.keep import Rule
 from perdure.errors import BlobMissing, CallError, IntegrityError
 from perdure.store import PartRef, Run
 from perdure.store.places import PARTS, written_by
+from perdure.upkeep.keep import Rule
 
 __all__ = [
     "CommitFacts",

@@ -10,8 +10,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 from functools import partial
 
-from perdure.checkpoint.keep import Rule
-from perdure.checkpoint.pruning import (
+from perdure.errors import FormatRefused, IntegrityError, PerdureError, from_wire, to_wire
+from perdure.state.crew import work_off
+from perdure.store import Run
+from perdure.store.places import EPOCHS, PACKS, PARTS, SLOTS, number_of, slot_name, written_by
+from perdure.upkeep.keep import Rule
+from perdure.upkeep.pruning import (
     CommitFacts,
     InFlight,
     PrunePlan,
@@ -21,10 +25,6 @@ from perdure.checkpoint.pruning import (
     part_of,
     plan_prune,
 )
-from perdure.errors import FormatRefused, IntegrityError, PerdureError, from_wire, to_wire
-from perdure.state.crew import work_off
-from perdure.store import Run
-from perdure.store.places import EPOCHS, PACKS, PARTS, SLOTS, number_of, slot_name, written_by
 
 __all__ = ["Retention"]
 

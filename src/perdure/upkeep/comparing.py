@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from perdure.checkpoint.packs import DiskPack
 from perdure.layout import Box
+from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog, CatalogTensor, StoredPiece
 from perdure.state.items import Held, Memory, TensorItem
 from perdure.state.load import Match, load
