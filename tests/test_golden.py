@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 from safetensors import deserialize, safe_open
 
-from perdure.checkpoint.restoring import branch, read_catalog
+from perdure.checkpoint.restoring import read_catalog
+from perdure.store.branch import branch
 from perdure.codec.digest import digest
 from perdure.codec.dtypes import DTYPES
 from perdure.errors import FormatRefused

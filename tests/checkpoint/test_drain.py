@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint.drain import Order, await_commit, await_parts, commit, find_commit, withdraw, write_part
-from perdure.checkpoint.restoring import branch, read_catalog
+from perdure.checkpoint.restoring import read_catalog
+from perdure.store.branch import branch
 from perdure.clock import Deadline
 from perdure.errors import DeadlineExceeded, LinkLost, RankFailed, StorageFull, Superseded
 from perdure.layout import Layout, Piece, TensorLayout
@@ -102,6 +103,31 @@ def test_after_a_failure_no_pack_is_left_behind(rule: Rule) -> None:
         write_part(run, order(), writer="node0", packs=packs)
     assert store.names("packs/") == []
     assert store.names("parts/") == []
+
+
+@pytest.mark.parametrize("changed", ["v1", "w v1"])
+def test_packs_whose_link_breaks_are_written_again(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Breaks(Ram):
+        broke = 0
+
+        def put(self, name: str, chunks: Iterable[Buffer]) -> None:
+            if name.startswith("packs/") and self.broke < 2:
+                self.broke += 1
+                next(iter(chunks))
+                raise LinkLost("the link broke")
+            super().put(name, chunks)
+
+    store = Breaks()
+    run = Run.open(Retry(store, first_wait_s=0.0), create=True)
+    (packs,) = sealed()
+    (index, view) = packs[0]
+    entries = tuple(entries_of(index, view))
+    division = Division((), entries, {}) if changed == "v1" else Division(entries, (), {})
+    monkeypatch.setattr("perdure.checkpoint.drain.divide", lambda *_: division)
+    written = write_part(run, order(), writer="node0", packs=packs)
+    assert store.broke == 2
+    for ref in run.read_part(written.ref).packs:
+        assert run.open_pack(ref).total_nbytes == ref.nbytes == store.size(ref.name)
 
 
 def test_the_first_error_counts_even_if_cleaning_up_fails_too() -> None:

@@ -285,6 +285,8 @@ def test_a_saved_tensor_that_nobody_wants_is_named() -> None:
     error = mismatch(saved_as(item("a"), item("b")), [item("a")])
     assert error.unexpected == ["b"]
     assert "in the checkpoint but not here: b" in str(error)
+    assert "read a part of it with perdure.load(url, names=[...])" in str(error)
+    assert "perdure.load" not in str(mismatch(saved_as(item("a"), item("b")), [item("c")]))
 
 
 def test_another_shape_or_dtype_is_named_with_both() -> None:

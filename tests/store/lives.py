@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perdure.checkpoint.drain import Order, commit, write_part
-from perdure.checkpoint.restoring import branch, read_catalog
+from perdure.checkpoint.restoring import read_catalog
+from perdure.store.branch import branch
 from perdure.checkpoint.unchanged import Stored
 from perdure.layout import Box, Layout, Piece, TensorLayout
 from perdure.state.items import Held, TensorItem

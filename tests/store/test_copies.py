@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 from lives import Life, Process, play
 
-from perdure.checkpoint.restoring import branch
+from perdure.store.branch import branch
 from perdure.clock import SystemClock
 from perdure.errors import BlobMissing, StorageError, Superseded
 from perdure.store import Disk, Ram, Run, Store

@@ -245,13 +245,13 @@ def test_a_linked_file_is_refused_and_a_pipe_does_not_block(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe")
     disk = Disk(tmp_path)
     for name in ["link", "dangling", "pipe"]:
-        with pytest.raises(StorageError):
+        with pytest.raises(BlobCorrupt, match="not a plain file"):
             disk.read(name)
-        with pytest.raises(StorageError):
+        with pytest.raises(BlobCorrupt, match="not a plain file"):
             disk.size(name)
-        with pytest.raises(StorageError):
+        with pytest.raises(BlobCorrupt, match="not a plain file"):
             disk.create(name, b"x")
-    assert disk.names("") == ["target"]
+    assert disk.names("") == ["dangling", "link", "pipe", "target"]  # who lists them reads them, and is told
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -333,3 +333,13 @@ def test_many_small_and_large_chunks_arrive_in_order(tmp_path: Path, monkeypatch
     chunks = [bytes([i % 251]) * (i % 40) for i in range(500)]
     disk.put("a", chunks)
     assert bytes(disk.read("a")) == b"".join(chunks)
+
+
+def test_a_folder_that_vanishes_is_an_error_and_not_an_empty_store(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "run")
+    disk.put("a", [b"1"])
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    for verb in (lambda: disk.read("a"), lambda: disk.size("a"), lambda: disk.names(""), lambda: disk.put("b", [b"2"])):
+        with pytest.raises(StorageError, match="has vanished"):
+            verb()
+    assert not (tmp_path / "run").exists()

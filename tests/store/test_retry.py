@@ -73,8 +73,46 @@ def test_no_try_begins_after_the_budget() -> None:
     store, clock = trying(faults, attempts=100, budget_s=10.0, first_wait_s=1.0, longest_wait_s=4.0)
     with pytest.raises(LinkLost):
         store.size("a")
-    assert sum(clock.slept) <= 10.0
-    assert len(faults.calls) == 4
+    assert clock.slept == [1.0, 2.0, 4.0, 3.0]  # the last try begins when the budget ends
+    assert len(faults.calls) == 5
+
+
+@pytest.mark.parametrize("verb", ["put", "create", "read", "size", "names"])
+def test_the_time_decides_and_not_the_number_of_tries(verb: str) -> None:
+    down = Rule(verb, Fail(), times=None)  # type: ignore[arg-type]
+    faults = Faults(Ram(), [down])
+    store, clock = trying(faults)
+    calls = {
+        "put": lambda: store.put("a", [b"1"]),
+        "create": lambda: store.create("a", b"1"),
+        "read": lambda: store.read("a"),
+        "size": lambda: store.size("a"),
+        "names": lambda: store.names("a"),
+    }
+    with pytest.raises(LinkLost):
+        calls[verb]()
+    assert sum(clock.slept) == pytest.approx(120.0)
+    assert max(clock.slept) == 10.0
+    assert len(faults.calls) > 12
+
+
+def test_a_server_that_is_back_within_the_budget_is_met() -> None:
+    class Restarts(Ram):
+        def create(self, name, data):  # type: ignore[no-untyped-def]
+            if clock.monotonic() < 100.0:
+                raise LinkLost("connection refused")
+            return super().create(name, data)
+
+    store, clock = trying(Restarts())
+    assert store.create("slots/1", b"1") is True
+    assert 100.0 <= clock.monotonic() <= 110.0
+
+
+def test_what_cannot_be_deleted_is_left_after_seconds() -> None:
+    store, clock = trying(Faults(Ram(), [Rule("delete", Fail(), times=None)]))
+    with pytest.raises(LinkLost):
+        store.delete("a")
+    assert sum(clock.slept) == pytest.approx(10.0)
 
 
 @pytest.mark.parametrize("error", [StorageFull("full"), CallError("no"), BlobMissing("gone")])

@@ -94,6 +94,15 @@ def test_options_that_are_printed_are_read_back(options: dict[str, str]) -> None
         "az://container/run7?sv=2020&sig=hunter2",
         "gs://bucket/run7?password=hunter2",
         "s3://bucket/run7?endpoint=https://user:hunter2@host",
+        "s3://bucket/run7#hunter2",
+        "s3://bucket#hunter2",
+        "s3://bucket/run7?region=x#hunter2",
+        "s3://s3://bucket/hunter2",
+        "s3://bucket/run7?Region:hunter2",
+        "s3://bucket/run7?token:hunter2",
+        "s3://bucket/hunter2\0",
+        "s3:/bucket/hunter2",
+        "nobody://bucket/hunter2",
     ],
 )
 def test_a_secret_in_a_url_is_refused_and_not_repeated(text: str) -> None:

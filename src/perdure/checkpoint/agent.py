@@ -54,7 +54,7 @@ from perdure.checkpoint.messages import (
 from perdure.checkpoint.messages import Generation as GenerationFacts
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.clock import SYSTEM, Clock
-from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
+from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, Superseded, from_wire, to_wire
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.store import Run, Store
@@ -410,7 +410,13 @@ class Agent:
     def _drain(self, action: Drain, seq: int) -> tuple[int, int, int]:
         generation = action.generation
         lead = generation.lead
-        run = Run.open(self.store, create=True)
+        run = Run.open(self.store, create=not generation.run)
+        if generation.run and run.marker.run != generation.run:
+            raise Superseded(
+                f"another run lies in {self.url} than the one that is trained: this writer must stop",
+                epoch=generation.epoch,
+                newer=None,
+            )
         order = draining.Order(
             epoch=generation.epoch,
             step=generation.step,
@@ -421,6 +427,7 @@ class Agent:
             pinned=lead.pinned,
             session=generation.session,
             save=generation.seq,
+            claim=generation.claim,
         )
         sealed = self._sealed[generation.id]
         packs = [

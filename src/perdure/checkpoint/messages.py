@@ -103,6 +103,7 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     seq: int
     step: int
     epoch: int
+    claim: str | None = None
     base_slot: int | None
     base_generation: int | None
     index: RankIndex

@@ -21,7 +21,8 @@ examples:
   perdure checkpoint prune checkpoints/run7 --keep last=3,every=1h,best=2:min
   perdure checkpoint prune checkpoints/run7 --step 300 --step 400
 
-Without --keep and --step only what sessions left behind that ended in the middle of a save is deleted. The newest step,
+Rules look at the training of the newest step. Steps of another one (that began from scratch in the same folder) stay,
+unless --other-trainings says that they go. Without --keep, --step and --slot only what sessions left behind that ended in the middle of a save is deleted. The newest step,
 pinned steps and whatever perdure did not write always stay. Safe while the run is trained and read.
 """
 
@@ -43,7 +44,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="what stays: last=N, every-steps=N, every=1h, best=N:min or best=N:max, by commas",
     )
     add("--step", type=int, action="append", default=[], metavar="N", help="give up this step; again for more")
-    add("--even-pinned", action="store_true", help="also if a step given by --step is pinned")
+    add("--slot", type=int, action="append", default=[], metavar="N", help="give up the commit in this slot (ls --all)")
+    add("--other-trainings", action="store_true", help="give up all that is not of the newest step's training")
+    add("--even-pinned", action="store_true", help="also if what --step or --slot names is pinned")
     add("--lost", action="store_true", help="give up the commits that can no longer be read, which else stop a prune")
     add("--dry-run", action="store_true", help="show what would be done and do nothing")
     add("--json", action="store_true", help="print the plan as one JSON object")
@@ -58,17 +61,24 @@ def main(args: argparse.Namespace) -> int:
     from perdure.upkeep.pruning import execute
     from perdure.upkeep.retention import Retention
 
-    if args.even_pinned and not args.step:
-        raise CallError("--even-pinned goes with --step: pinned steps are given up by name alone")
+    if args.even_pinned and not (args.step or args.slot):
+        raise CallError("--even-pinned goes with --step or --slot: pinned steps are given up by name alone")
     rules = () if args.keep is None else as_rules(args.keep)
     run = Run.open(open_store(args.run), create=False)
     plan = Retention().plan(
-        run, rules=rules, steps=args.step, even_pinned=args.even_pinned, lost=args.lost, measure=True
+        run,
+        rules=rules,
+        steps=args.step,
+        slots=args.slot,
+        even_pinned=args.even_pinned,
+        lost=args.lost,
+        other_trainings=args.other_trainings,
+        measure=True,
     )
     if args.json:
         print(json.dumps(_as_json(plan, dry_run=args.dry_run)))
     else:
-        _show(plan, orphans_only=not (rules or args.step or args.lost))
+        _show(plan, orphans_only=not (rules or args.step or args.slot or args.lost or args.other_trainings))
     if plan.blocked is not None:
         raise NeedsPerson(plan.blocked)
     if not args.dry_run:
@@ -87,16 +97,16 @@ def main(args: argparse.Namespace) -> int:
 def _show(plan: PrunePlan, *, orphans_only: bool) -> None:
     """A table of all steps: a drawn one on a terminal, lines elsewhere."""
     if orphans_only:
-        print("no --keep and no --step: every step stays, only what ended sessions left behind is deleted")
-    steps = [(each.slot, each.step, "kept", ", ".join(each.reasons)) for each in plan.kept]
-    steps += [(slot, step, "given up", "") for slot, step in plan.give_up]
+        print("no --keep, --step or --slot: every step stays, only what ended sessions left behind is deleted")
+    steps = [(each.slot, str(each.step), "kept", ", ".join(each.reasons)) for each in plan.kept]
+    steps += [(slot, "unknown" if step is None else str(step), "given up", "") for slot, step in plan.give_up]
     if sys.stdout.isatty():
         from rich.console import Console
         from rich.table import Table
 
         table = Table("step", "slot", "", "why")
         for slot, step, what, why in sorted(steps):
-            table.add_row(str(step), str(slot), what, why, style="dim" if what == "given up" else None)
+            table.add_row(step, str(slot), what, why, style="dim" if what == "given up" else None)
         Console().print(table)
         return
     for slot, step, what, why in sorted(steps):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
@@ -95,15 +95,29 @@ def _told(file: str) -> Iterator[None]:
 
 
 class Patterns:
-    """Names and patterns with ``*``, ``?`` and ``[``, and which leaves they can have entries in."""
+    """Names and patterns with ``*``, ``?`` and ``[...]``, and which leaves they can have entries in.
+
+    A name fits itself, whatever letters it has: ``a[1]`` is the tensor of that name, and any ``a1``.
+    """
 
     def __init__(self, patterns: Sequence[str]) -> None:
+        self._given = tuple(patterns)
+        self._exact = frozenset(patterns)
         self.literal = {each for each in patterns if not _GLOB.search(each)}
         self.globs = [each for each in patterns if _GLOB.search(each)]
         self._fronts = [_GLOB.split(each, maxsplit=1)[0] for each in self.globs]
 
     def fit(self, name: str) -> bool:
-        return name in self.literal or any(fnmatch.fnmatchcase(name, each) for each in self.globs)
+        """Whether ``name`` is one of the names or matches one of the patterns."""
+        return name in self._exact or any(fnmatch.fnmatchcase(name, each) for each in self.globs)
+
+    def unmet(self, names: Iterable[str]) -> str | None:
+        """The first pattern that none of ``names`` fits; None if each has one. ``*`` asks for whatever there is."""
+        there = frozenset(names)
+        for each in self._given:
+            if each != "*" and each not in there and not any(fnmatch.fnmatchcase(name, each) for name in there):
+                return each
+        return None
 
     def may_hold(self, first: str, last: str) -> bool:
         return any(first[: len(front)] <= front and last >= front for front in self._fronts)

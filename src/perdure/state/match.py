@@ -101,8 +101,11 @@ class _Misfits:
         if self.unexpected:
             sentences.insert(0, f"in the checkpoint but not here: {_some(self.unexpected)}")
         if sentences:
+            hint = ""
+            if self.unexpected and not self.missing:
+                hint = "; restore all that was saved, or read a part of it with perdure.load(url, names=[...])"
             raise StateMismatch(
-                "the checkpoint does not fit this state: " + "; ".join(sentences[:8]),
+                f"the checkpoint does not fit this state: {'; '.join(sentences[:8])}{hint}",
                 missing=self.missing,
                 unexpected=self.unexpected,
                 shape=self.shape,

@@ -65,6 +65,9 @@ class Cache:
     def __repr__(self) -> str:
         return f"Cache({self.store!r}, {self._held_bytes} of {self._budget_bytes} bytes)"
 
+    def __str__(self) -> str:
+        return str(self.store)
+
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         self.store.put(name, chunks)
 

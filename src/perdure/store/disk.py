@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import numpy as np
 
-from perdure.errors import CallError, StorageError
+from perdure.errors import BlobCorrupt, CallError, StorageError
 from perdure.store.api import as_bytes, check_name, check_prefix, check_span, is_name, missing, taken
 from perdure.store.atomic import TEMPORARY, sync_folder, write_new
 from perdure.store.io_choice import Io, uring_refusal
@@ -58,6 +58,9 @@ class Disk:
 
     def __repr__(self) -> str:
         return f"Disk({self.root!r})"
+
+    def __str__(self) -> str:
+        return self.root
 
     @property
     def io(self) -> Io:
@@ -240,9 +243,9 @@ class Disk:
             try:
                 fd = os.open(self.root, _FOLDER)
             except FileNotFoundError:
-                if not make:
+                if not make and not seen:
                     return None
-                if seen:  # an unmounted disk: writing on would fill the disk below its mount point
+                if seen:  # an unmounted disk: writing on would fill the disk below its mount point, reading see no run
                     raise StorageError(
                         f"the folder {self.root} has vanished; mount it again, then start again", file=self.root
                     ) from None
@@ -261,6 +264,12 @@ class Disk:
                 fd = os.open(name.rpartition("/")[2], _FILE, dir_fd=folder)
             except FileNotFoundError:
                 return None
+            except OSError as error:
+                if error.errno == errno.ELOOP:
+                    raise _not_plain(path, "a symbolic link") from error
+                if error.errno == errno.ENXIO:
+                    raise _not_plain(path, "a socket") from error
+                raise
         found = os.fstat(fd)
         try:
             if not stat.S_ISDIR(found.st_mode):
@@ -278,16 +287,20 @@ class Disk:
             if folder is None:
                 return
             with explained(f"{self.root}/{inside}", "list"), os.scandir(folder) as entries:
-                found = [(e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False)) for e in entries]
+                found = [
+                    (e.name, e.is_dir(follow_symlinks=False), e.is_file(follow_symlinks=False))
+                    for e in entries
+                    if not (e.is_symlink() and e.is_dir())  # never followed, and no blob either
+                ]
         for last, is_folder, is_file in found:
             path = f"{inside}/{last}" if inside else last
             if is_file and TEMPORARY.match(last):
                 yield path, True
             elif last.startswith("."):
                 continue
-            elif is_file:
+            elif not is_folder:  # also what is no plain file: who reads it is told
                 yield path, False
-            elif is_folder and (path.startswith(prefix) or prefix.startswith(f"{path}/")):
+            elif path.startswith(prefix) or prefix.startswith(f"{path}/"):
                 yield from self._walk(path, prefix)
 
 
@@ -332,5 +345,12 @@ def _room(nbytes: int) -> memoryview:
 
 def _check_regular(found: os.stat_result, path: str) -> None:
     if not stat.S_ISREG(found.st_mode):
-        code = errno.ELOOP if stat.S_ISLNK(found.st_mode) else errno.EINVAL
-        raise StorageError(f"{path} is not a plain file; remove it", file=path, errno=code)
+        raise _not_plain(path, "a symbolic link" if stat.S_ISLNK(found.st_mode) else "something else")
+
+
+def _not_plain(path: str, what: str) -> BlobCorrupt:
+    return BlobCorrupt(
+        f"{path} is not a plain file but {what}, which is never followed; put the file itself in its place, or use "
+        "another copy or an older step",
+        file=path,
+    )

@@ -46,6 +46,9 @@ class Limit:
     def __repr__(self) -> str:
         return f"Limit({self.store!r}, bytes_per_s={self._bytes_per_s}, requests={self._requests})"
 
+    def __str__(self) -> str:
+        return str(self.store)
+
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         with self._turn():
             self.store.put(name, self._slices(chunks))

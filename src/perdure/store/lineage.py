@@ -19,6 +19,7 @@ Python warning.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -30,6 +31,7 @@ import msgspec
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, FormatRefused, Superseded, TryAgain
 from perdure.store.api import Store, as_bytes
+from perdure.store.counted import Counted
 from perdure.store.pack import HEADER_LIMIT_BYTES, PackIndex, parse_header
 from perdure.store.places import (
     EPOCHS,
@@ -65,7 +67,7 @@ if TYPE_CHECKING:
 __all__ = ["Note", "Run"]
 
 _TRIES = 3  # of a write whose response is lost, one after the other; waiting is for a store that retries
-_SAVED = ("epoch", "parent", "step", "session", "seq", "parts", "meta", "metric", "pinned")
+_SAVED = ("epoch", "claim", "parent", "step", "session", "seq", "parts", "meta", "metric", "pinned")
 _LATE = 8  # slots below one that is listed that may be there though they are not
 _LAST = 9_999_999_999  # slot or epoch
 _RACES = 1000  # slots lost to older writers before we give up: far more than there can be
@@ -110,10 +112,10 @@ class Run:
         """
         if store.size(MARKER) is None:
             if not create:
-                raise BlobMissing(f"there is no run in {store!r}: {MARKER} is not there; check the place", file=MARKER)
+                raise BlobMissing(f"there is no run in {store}: {MARKER} is not there; check the place", file=MARKER)
             if store.names(SLOTS) or store.names(EPOCHS):
                 raise BlobMissing(
-                    f"{store!r} holds commits but no {MARKER}: a copy that is not whole; copy {MARKER} too", file=MARKER
+                    f"{store} holds commits but no {MARKER}: a copy that is not whole; copy {MARKER} too", file=MARKER
                 )
             made = Marker(run=secrets.token_hex(16), created_by=created_by, created=clock.wall())
             _settle(store, MARKER, encode(made))  # False: somebody else has begun it, which is as good
@@ -131,6 +133,13 @@ class Run:
                 return epoch
         raise Superseded(f"{_RACES} others claimed an epoch before us; stop the other writers", epoch=first)
 
+    def token_of(self, epoch: int) -> str | None:
+        """The token of the claim of ``epoch``; None if nobody has claimed it here."""
+        try:
+            return read_record(self.store, epoch_name(epoch), Epoch).token
+        except BlobMissing:
+            return None
+
     def newest_epoch(self) -> int:
         """The newest epoch that was claimed; 0 if none was."""
         return self._highest(EPOCHS, epoch_name)
@@ -140,7 +149,8 @@ class Run:
     ) -> PackRef:
         """Store a pack as a blob of its own. The first chunk begins with the whole header (it may be the whole file).
 
-        After a `TryAgain` the pack may or may not be there: write it again under another ``number`` or ``seq``.
+        Chunks whose every ``iter()`` starts anew with the same bytes (a list) can be written again by a store that tries
+        again. After a `TryAgain` the pack may or may not be there: write it under another ``number`` or ``seq``.
         """
         name = pack_name(epoch=epoch, step=step, seq=seq, writer=writer, number=number)
         pieces = iter(chunks)
@@ -150,19 +160,10 @@ class Run:
             raise CallError(f"the first chunk of {name} must hold its header of {header_nbytes} bytes", file=name)
         # Digested before it is handed out: the buffer is the caller's.
         header_digest = digest_of(first[:header_nbytes])
-        nbytes = 0
-
-        def counted() -> Iterator[memoryview]:
-            nonlocal nbytes
-            view: memoryview | None = first
-            while view is not None:
-                nbytes += view.nbytes
-                yield view
-                following = next(pieces, None)
-                view = None if following is None else as_bytes(following)
-
-        self.store.put(name, counted())
-        return PackRef(name=name, nbytes=nbytes, header_nbytes=header_nbytes, header_digest=header_digest)
+        once = pieces is chunks  # then its first chunk is gone, and nobody can read it again
+        counted = Counted(itertools.chain([first], pieces) if once else chunks)
+        self.store.put(name, iter(counted) if once else counted)
+        return PackRef(name=name, nbytes=counted.nbytes, header_nbytes=header_nbytes, header_digest=header_digest)
 
     def open_pack(self, ref: PackRef) -> PackIndex:
         """Read and check the header of a pack; its tiles are checked by who reads them (`PackIndex.digest`)."""
@@ -247,8 +248,8 @@ class Run:
         """Say that ``commit`` is pruned; done before anything that it names is deleted. Again is no error."""
         self.give_up_slot(commit.slot, step=commit.step)
 
-    def give_up_slot(self, slot: int, *, step: int) -> None:
-        """The same of the commit in ``slot``, which may be one that cannot be read; ``step`` is for people."""
+    def give_up_slot(self, slot: int, *, step: int | None) -> None:
+        """The same of the commit in ``slot``; ``step`` is for people, None if the commit cannot be read."""
         made = Pruned(run=self.marker.run, slot=slot, step=step, created=self.clock.wall())
         _settle(self.store, pruned_name(slot), encode(made))
 
@@ -272,10 +273,13 @@ class Run:
         pinned: bool = False,
         session: str = "",
         seq: int = 0,
+        claim: str | None = None,
     ) -> Commit:
         """Make ``parts`` a step of the run, as the child of slot ``parent`` (None: training began from scratch).
 
-        Durable on return. Committing the same again, after any error, gives the same commit.
+        Durable on return. Committing the same again, after any error, gives the same commit. ``claim`` is what `token_of`
+        said of the epoch when it was claimed: if another claim lies there now, somebody has put another copy of the run
+        in the place of this one, and this writer must stop.
 
         Raises `Superseded` (facts ``epoch``, ``newer``, ``slot``) when a newer writer owns the run or another one uses
         this epoch: stop. `BlobMissing` when a part is not in the store. After `TryAgain` it may be committed or not.
@@ -284,10 +288,20 @@ class Run:
             raise CallError(f"the parent slot {parent} is not there; give the slot that training went on from")
         for part in parts:
             self._check_there(part.name, part.nbytes)
+        token = self.token_of(epoch)
+        if claim is not None and token != claim:
+            raise Superseded(
+                f"epoch {epoch} of this run is not this writer's any more: another copy of the run was put in its place; "
+                "this writer must stop",
+                epoch=epoch,
+                newer=None,
+                slot=None,
+            )
         wanted = Commit(
             run=self.marker.run,
             slot=(parent or 0) + 1,
             epoch=epoch,
+            claim=token,
             parent=parent,
             step=step,
             session=session,
@@ -306,11 +320,11 @@ class Run:
 
         Raises `FormatRefused` rather than pass over what a later release wrote.
         """
-        return self._newest_readable(self._slots())
+        return self._newest_readable(self.slots())
 
     def slot_below(self, slot: int) -> int | None:
         """The next lower slot that there is, or may be; None if there is none."""
-        return next((number for number in self._slots() if number < slot), None)
+        return next((number for number in self.slots() if number < slot), None)
 
     def chain(self, *, start: int | None = None) -> Iterator[Commit]:
         """The branch that training is on, newest first: the head (or slot ``start``) and its parents, read one by one.
@@ -346,7 +360,7 @@ class Run:
 
     def _take_slot(self, wanted: Commit) -> Commit:
         free = self._next(SLOTS, slot_name)
-        top = self._newest_readable(self._slots())
+        top = self._newest_readable(self.slots())
         # After the slots were listed: so a slot that cannot be read has no newer epoch either.
         self._check_newest(wanted.epoch, top)
         if top is not None and _same_save(top, wanted) and not self.store.create(slot_name(top.slot), encode(top)):
@@ -386,7 +400,7 @@ class Run:
                 self.tell(Note(f"commit {number} is passed over: {error}", slot_name(number)))
         return None
 
-    def _slots(self) -> Iterator[int]:
+    def slots(self) -> Iterator[int]:
         """The slots that there may be, highest first: those that are listed, and below each a few that may be late.
 
         Not all numbers: a file that somebody planted far above the others must not cost a read for each between.

@@ -47,6 +47,9 @@ class Patience:
     def __repr__(self) -> str:
         return f"Patience({self.store!r}, stall_s={self.stall_s:g})"
 
+    def __str__(self) -> str:
+        return str(self.store)
+
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         job = self._begin(lambda job: self.store.put(name, job.pieces()), "put", name)
         try:
@@ -111,7 +114,7 @@ class Patience:
             stuck = len(self._stuck)
         if stuck >= _STUCK:
             raise DeadlineExceeded(
-                f"{self.store!r} hangs: {stuck} calls have not come back, so {verb} of {name!r} was not "
+                f"{self.store} hangs: {stuck} calls have not come back, so {verb} of {name!r} was not "
                 "begun; see to the storage",
                 verb=verb,
                 file=name,
@@ -125,7 +128,7 @@ class Patience:
                 self._stuck.add(job)
             raise _Stalled(
                 DeadlineExceeded(
-                    f"{self.store!r} made no progress with {verb} of {name!r} for {self.stall_s:g} s; see whether its "
+                    f"{self.store} made no progress with {verb} of {name!r} for {self.stall_s:g} s; see whether its "
                     "disk or server hangs, then try again",
                     verb=verb,
                     file=name,

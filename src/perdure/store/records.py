@@ -132,12 +132,14 @@ class PartRef(_Record, frozen=True, kw_only=True):
 class Commit(_Record, frozen=True, kw_only=True):
     """A step of the run that is whole and durable. ``parent`` is the slot from which training went on.
 
-    ``session`` and ``seq`` name the save that it is, so that what memory holds can be told from it.
+    ``claim`` is the token of its epoch, if that was claimed: two copies of a run that went on apart have epochs of one number, not of one
+    token. ``session`` and ``seq`` name the save that it is, so that what memory holds can be told from it.
     """
 
     run: Hex
     slot: Number
     epoch: Number
+    claim: Hex | None
     parent: Number | None
     step: Count
     session: Text
@@ -155,11 +157,14 @@ class Commit(_Record, frozen=True, kw_only=True):
 
 
 class Pruned(_Record, frozen=True, kw_only=True):
-    """The commit of ``slot`` is given up: its packs and parts may be gone. Made before anything of it is deleted."""
+    """The commit of ``slot`` is given up: its packs and parts may be gone. Made before anything of it is deleted.
+
+    ``step`` is for people; None if the commit could not be read.
+    """
 
     run: Hex
     slot: Number
-    step: Count
+    step: Count | None
     created: float
 
 

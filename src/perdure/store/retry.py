@@ -1,10 +1,11 @@
 """A store that tries again what a store may be asked again, for as long as it is worth it.
 
-    store = Retry(open_store("s3://bucket/run7"), attempts=6, budget_s=120.0)
+    store = Retry(open_store("s3://bucket/run7"), budget_s=120.0)
 
 Only a `TryAgain` is repeated: every other error says that somebody must do something first. The waits grow, each drawn
 at random from none to the longest of its turn ("full jitter"), so that a thousand ranks that failed together do not
-come back together.
+come back together. How often is not counted unless asked for: a server that restarts refuses a connection within a
+millisecond, and any count would be used up long before it is back. Time decides.
 
 Writing is where repetition is dangerous. After an unclear outcome the blob may be there, and a repetition that meets it
 must not report "exists" for its own success. So it compares: the blob is ours if it holds exactly our bytes. (Whoever
@@ -16,6 +17,7 @@ repeated; an iterator that was asked for a chunk is used up, and its error passe
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
@@ -31,23 +33,27 @@ __all__ = ["Retry"]
 
 T = TypeVar("T")
 _COMPARE_BYTES = 16 << 20
+_DELETE_BUDGET_S = 10.0  # what is not deleted is garbage, which the next sweep finds; a job need not wait for it
 
 
 class Retry:
-    """``store``, each verb tried ``attempts`` times at most, with no new try that would begin after ``budget_s``."""
+    """``store``, each verb tried until ``budget_s`` have passed: a last try begins then, none later.
+
+    ``attempts``, if given, bounds the number of tries as well.
+    """
 
     def __init__(
         self,
         store: Store,
         *,
-        attempts: int = 6,
+        attempts: int | None = None,
         budget_s: float = 120.0,
         first_wait_s: float = 0.2,
-        longest_wait_s: float = 20.0,
+        longest_wait_s: float = 10.0,
         clock: Clock = SYSTEM,
         chance: Callable[[], float] = random.random,
     ) -> None:
-        if attempts < 1:
+        if attempts is not None and attempts < 1:
             raise CallError(f"attempts must be 1 or more, not {attempts}")
         self.store = store
         self._attempts, self._budget_s = attempts, budget_s
@@ -55,7 +61,10 @@ class Retry:
         self._clock, self._chance = clock, chance
 
     def __repr__(self) -> str:
-        return f"Retry({self.store!r}, attempts={self._attempts})"
+        return f"Retry({self.store!r}, budget_s={self._budget_s:g})"
+
+    def __str__(self) -> str:
+        return str(self.store)
 
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         source = _Source(chunks)
@@ -101,23 +110,21 @@ class Retry:
         return self._again(lambda: self.store.names(prefix))
 
     def delete(self, name: str) -> None:
-        self._again(lambda: self.store.delete(name))
+        self._again(lambda: self.store.delete(name), budget_s=min(self._budget_s, _DELETE_BUDGET_S))
 
-    def _again(self, attempt: Callable[[], T]) -> T:
-        give_up = self._clock.monotonic() + self._budget_s
+    def _again(self, attempt: Callable[[], T], *, budget_s: float | None = None) -> T:
+        give_up = self._clock.monotonic() + (self._budget_s if budget_s is None else budget_s)
         longest_s = self._first_wait_s
-        for left in reversed(range(self._attempts)):
+        for tried in itertools.count(1):
             try:
                 return attempt()
             except _Final as final:
                 raise final.error from final.__cause__
             except TryAgain:
-                if not left:
+                left_s = give_up - self._clock.monotonic()
+                if tried == self._attempts or left_s <= 0:
                     raise
-                wait_s = longest_s * self._chance()
-                if self._clock.monotonic() + wait_s > give_up:
-                    raise
-            self._clock.sleep(wait_s)
+            self._clock.sleep(min(longest_s * self._chance(), left_s))
             longest_s = min(2 * longest_s, self._longest_wait_s)
         raise AssertionError("unreachable")
 

@@ -40,6 +40,9 @@ class Tiers:
     def __repr__(self) -> str:
         return f"Tiers({list(self.near)!r}, home={self.home!r})"
 
+    def __str__(self) -> str:
+        return str(self.home)
+
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         self.home.put(name, chunks)
         for store in self.near:
@@ -59,7 +62,7 @@ class Tiers:
             except BlobMissing:
                 continue  # it was not copied; nothing is wrong
             except _FALLS as error:
-                self._tell(Note(f"{name} was not read from {store!r} but further away: {error}", file=name))
+                self._tell(Note(f"{name} was not read from {store} but further away: {error}", file=name))
         return self.home.read(name, start=start, nbytes=nbytes, into=into)
 
     def size(self, name: str) -> int | None:
@@ -73,7 +76,7 @@ class Tiers:
                 except _FALLS:
                     continue  # home's error counts
                 if nbytes is not None:
-                    self._tell(Note(f"the size of {name} was asked of {store!r}, home is out of reach: {error}", name))
+                    self._tell(Note(f"the size of {name} was asked of {store}, home is out of reach: {error}", name))
                     return nbytes
             raise
 
@@ -96,4 +99,4 @@ class Tiers:
         try:
             verb(store)
         except PerdureError as error:
-            self._tell(Note(f"{name} was not {what} {store!r}; home has it all: {error}", file=name))
+            self._tell(Note(f"{name} was not {what} {store}; home has it all: {error}", file=name))

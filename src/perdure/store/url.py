@@ -2,7 +2,8 @@
 
 A URL is text. It is never made a `pathlib.Path`, which would turn ``s3://bucket`` into ``s3:/bucket``. It is shown in
 logs, passed to the agent on a command line and kept in commits; so a secret in it is refused before anything can show
-it.
+it. A URL that is refused, for whatever reason, is repeated no further than its bucket: who mangled it may have mangled
+a signed link.
 
 Who opens which scheme, beyond folders and memory, is said by the entry points of the group ``perdure.stores``: a
 package that has such an adapter names it there, and this storey needs to know none of them.
@@ -28,6 +29,7 @@ __all__ = ["Opener", "StoreUrl", "open_store"]
 _URL = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]*)://(.*)\Z", re.DOTALL)
 _COLLAPSED = re.compile(r"\A([A-Za-z][A-Za-z0-9+.-]+):/")
 _RAM_NAME = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9._-]{0,99}\Z")
+_BUCKET = re.compile(r"\A[A-Za-z0-9$][A-Za-z0-9.@_-]*\Z")
 _OPTION = re.compile(r"\A[a-z][a-z0-9_]{0,39}\Z")
 _SECRET = re.compile(r"key|secret|token|passw|credential|sig(nature)?\Z|\Asas|\Asv\Z", re.IGNORECASE)
 _EXTRAS = dict.fromkeys(("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss"), "objectstore")
@@ -58,7 +60,7 @@ class StoreUrl:
         """Read a URL or a path; raise `CallError` with the reason if it is neither, or holds a secret."""
         text = os.fspath(text)
         if not text or "\0" in text:
-            raise CallError(f"{text!r} is no place for a run: give a folder or a URL")
+            raise CallError("an empty text, or one with a NUL, is no place for a run: give a folder or a URL")
         match = _URL.match(text)
         if match is None:
             return cls("file", _absolute(text))
@@ -75,6 +77,15 @@ class StoreUrl:
         if not _RAM_NAME.match(rest):
             raise CallError(f"{text!r} needs a name of letters, digits, '.', '_', '-': ram://name", url=text)
         return cls(scheme, rest)
+
+    @property
+    def shown(self) -> str:
+        """As much of the URL as a refusal may repeat: scheme and bucket.
+
+        >>> StoreUrl("s3", "bucket/Signature=abc/run").shown
+        's3://bucket'
+        """
+        return _shown(self.scheme, self.location) if self.scheme not in ("file", "ram") else str(self)
 
     def __str__(self) -> str:
         if self.scheme == "file":
@@ -97,7 +108,7 @@ def open_store(
     if place.scheme == "file":
         return Disk(place.location)
     if place.scheme == "ram":
-        return _rams.setdefault(place.location, Ram())
+        return _rams.setdefault(place.location, Ram(place.location))
     extra = _EXTRAS.get(place.scheme)
     for entry in importlib.metadata.entry_points(group=_GROUP, name=place.scheme):
         try:
@@ -107,16 +118,23 @@ def open_store(
                 raise
             needs = f"perdure[{extra}]" if extra else error.name
             raise CallError(
-                f"{place} needs {error.name}, which is not installed: pip install '{needs}'", url=str(place)
+                f"{place.shown} needs {error.name}, which is not installed: pip install '{needs}'", url=place.shown
             ) from error
         return opener(place)
     if extra is not None:  # a source tree on the path, without its entry points
         raise CallError(
-            f"{place} needs perdure installed with the extra '{extra}': pip install 'perdure[{extra}]'",
-            url=str(place),
+            f"{place.shown} needs perdure installed with the extra '{extra}': pip install 'perdure[{extra}]'",
+            url=place.shown,
             extra=extra,
         )
-    raise CallError(f"{place}: unknown scheme; known are a plain path, file, ram and object stores", url=str(place))
+    raise CallError(
+        f"{place.shown}: unknown scheme; known are a plain path, file, ram and object stores", url=place.shown
+    )
+
+
+def _shown(scheme: str, location: str) -> str:
+    bucket = re.split("[/#]", location)[0]
+    return f"{scheme}://{bucket}" if _BUCKET.match(bucket) else f"{scheme}://"
 
 
 def _split(scheme: str, rest: str) -> tuple[str, tuple[tuple[str, str], ...]]:
@@ -132,20 +150,23 @@ def _split(scheme: str, rest: str) -> tuple[str, tuple[tuple[str, str], ...]]:
     for name in pairs:
         if _SECRET.search(name):
             raise CallError(
-                f"the {scheme} URL has the option {name[:40]!r}, which looks like a credential; take it out: "
-                "credentials come from the environment, a profile or the machine"
+                f"the {scheme} URL has an option that looks like a credential; take it out: credentials come from the "
+                "environment, a profile or the machine"
             )
         if not _OPTION.match(name):
-            raise CallError(f"the {scheme} URL has an option that is no lower-case word: {name[:40]!r}")
+            raise CallError(
+                f"the options of the URL at {_shown(scheme, location)} are mangled: one is no lower-case word; write "
+                "?name=value&name=value, in quotes for a shell"
+            )
     if "@" in pairs.get("endpoint", ""):
         raise CallError(f"the endpoint of the {scheme} URL has something in front of an '@'; take it out")
-    shown = f"{scheme}://{location}"
+    shown = _shown(scheme, location)
     if _URL.match(location):
-        raise CallError(f"{shown!r} has two schemes; write one", url=shown)
+        raise CallError(f"the {scheme} URL has two schemes; write one")
     if "#" in rest:
-        raise CallError(f"{shown!r} has a '#', which no name of a store may have", url=shown)
+        raise CallError(f"the URL at {shown} has a '#', which no name of a store may have; take it out", url=shown)
     if not location.strip("/"):
-        raise CallError(f"{shown!r} names nothing behind {scheme}://", url=shown)
+        raise CallError(f"the {scheme} URL names nothing behind {scheme}://; give a bucket")
     return location.rstrip("/"), tuple(sorted(pairs.items()))
 
 
@@ -154,5 +175,5 @@ def _absolute(path: str) -> str:
         raise CallError(f"{path!r}: write the home folder out (in Python: os.path.expanduser)", url=path)
     collapsed = _COLLAPSED.match(path)
     if collapsed:
-        raise CallError(f"{path!r} looks like a URL that lost a slash to pathlib; hand it over as text", url=path)
+        raise CallError(f"the {collapsed[1]} URL lost a slash, as to pathlib; hand it over as text, with {collapsed[1]}://")
     return os.path.abspath(path)

@@ -70,7 +70,7 @@ class Ledger:
         what = "there is no committed step" if step is None else f"the committed step {step}"
         why = " to be had: all were pruned" if there else ("" if step is None else " is not there")
         why = why if step is None or not there else " was pruned"
-        raise BlobMissing(f"{what}{why} in {self.store!r}; `perdure checkpoint ls --all` lists what is", step=step)
+        raise BlobMissing(f"{what}{why} in {self.store}; `perdure checkpoint ls --all` lists what is", step=step)
 
 
 def read_ledger(store: Store) -> Ledger:
@@ -78,7 +78,7 @@ def read_ledger(store: Store) -> Ledger:
     ledger = Ledger(store)
     slots, epochs, pruned = ({number_of(name) or 0 for name in store.names(f)} - {0} for f in (SLOTS, EPOCHS, PRUNED))
     if not slots and not epochs and store.size(MARKER) is None:
-        raise BlobMissing(f"there is no run in {store!r}: {MARKER} is not there; check the place", file=MARKER)
+        raise BlobMissing(f"there is no run in {store}: {MARKER} is not there; check the place", file=MARKER)
     marker = _read(ledger, MARKER, Marker, "nobody can open the run")
     ledger.run = marker.run if marker is not None else ""
     ledger.slots = sorted(slots)

@@ -8,6 +8,9 @@ first commit of the new one.) So a prune that was cut off is finished by the nex
 two at once each does what the other has not done.
 
 A commit that cannot be read may name anything. While there is one that is not given up, nothing is given up or deleted.
+
+A run may hold several trainings: one that began from scratch in the folder of another has a first commit without a
+parent, its *root*. Rules look at the training of the head alone; what is of another root no rule was ever asked about.
 """
 
 from __future__ import annotations
@@ -91,6 +94,14 @@ class Snapshot:
             slot = commit.parent
         return found
 
+    def roots(self) -> dict[int, int]:
+        """For each commit the slot of the first one of its training, or that at which its chain cannot be followed."""
+        found: dict[int, int] = {}
+        for slot in sorted(self.commits):  # a parent is lower than its child
+            parent = self.commits[slot].parent
+            found[slot] = slot if parent is None else found.get(parent, parent)
+        return found
+
 
 @dataclass(frozen=True, slots=True)
 class Kept:
@@ -103,13 +114,13 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class PrunePlan:
-    """What a prune does: ``give_up`` are slots and their steps, ``packs`` and ``parts`` what is deleted.
+    """What a prune does: ``give_up`` are slots and their steps (None: not known), ``packs``, ``parts`` what is deleted.
 
     ``blocked`` says why nothing is done. ``sizes`` has the bytes of what is deleted, where they were asked for.
     """
 
     kept: tuple[Kept, ...] = ()
-    give_up: tuple[tuple[int, int], ...] = ()
+    give_up: tuple[tuple[int, int | None], ...] = ()
     packs: tuple[str, ...] = ()
     parts: tuple[str, ...] = ()
     named_parts: frozenset[str] = frozenset()
@@ -128,22 +139,26 @@ def plan_prune(
     *,
     rules: Sequence[Rule] = (),
     steps: Collection[int] = (),
+    slots: Collection[int] = (),
     even_pinned: bool = False,
     lost: bool = False,
+    other_trainings: bool = False,
 ) -> PrunePlan:
     """Plan what becomes of the run in ``snapshot``. ``packs_of`` gives the packs that a commit names.
 
-    ``rules`` keep what they keep of the branch that training is on, and of dead branches nothing; without rules every
-    commit stays. ``steps`` are given up whatever the rules say, pinned ones only with ``even_pinned``. ``lost`` gives
-    up the commits that cannot be read.
+    ``rules`` keep what they keep of the branch that training is on, and of its dead branches nothing; without rules
+    every commit stays. What is of another training stays, and with ``other_trainings`` goes, whatever the rules say.
+    ``steps`` and ``slots`` are given up whatever else is said, pinned ones only with ``even_pinned``. ``lost`` gives up
+    the commits that cannot be read.
 
-    Raises `BlobMissing` for a step that is not there, `CallError` for one that may not be given up.
+    Raises `BlobMissing` for a step or slot that is not there, `CallError` for one that may not be given up.
     """
     head = snapshot.head
     live = {slot: each for slot, each in snapshot.commits.items() if slot not in snapshot.given_up}
-    gone = {} if not lost else dict.fromkeys(snapshot.lost, 0)
-    reasons = _reasons(snapshot, live, rules)
-    kept = _without(live, reasons, steps, head=head, even_pinned=even_pinned)
+    gone: dict[int, int | None] = dict.fromkeys(slot for slot in snapshot.lost if lost or slot in slots)
+    reasons = _reasons(snapshot, live, rules, other_trainings=other_trainings)
+    unwanted = _unwanted(live, steps, set(slots).difference(gone), head=head, even_pinned=even_pinned)
+    kept = reasons.keys() - unwanted
     stays = tuple(Kept(slot, live[slot].step, tuple(reasons[slot])) for slot in sorted(kept))
     if head is None:
         return PrunePlan()
@@ -182,18 +197,29 @@ def plan_prune(
     )
 
 
-def _reasons(snapshot: Snapshot, live: Mapping[int, CommitFacts], rules: Sequence[Rule]) -> dict[int, list[str]]:
+def _reasons(
+    snapshot: Snapshot, live: Mapping[int, CommitFacts], rules: Sequence[Rule], *, other_trainings: bool
+) -> dict[int, list[str]]:
     """Why each commit stays that does; in the order in which a person wants to hear it."""
     reasons: dict[int, list[str]] = {}
+    roots = snapshot.roots()
+    mine = roots[snapshot.head.slot] if snapshot.head is not None else 0
     if snapshot.head is not None and snapshot.head.slot in live:
         reasons[snapshot.head.slot] = ["head"]
     for slot, each in live.items():
         if each.pinned:
             reasons.setdefault(slot, []).append("pinned")
-        if not rules:
+        if roots[slot] != mine:
+            if not other_trainings:
+                broken = mine not in snapshot.commits or roots[slot] not in snapshot.commits
+                why = "perhaps of another training: a slot between cannot be read" if broken else "of another training"
+                reasons.setdefault(slot, []).append(why)
+        elif not rules:
             reasons.setdefault(slot, []).append("no rules")
     newest: dict[int, CommitFacts] = {}  # of each step: an older commit of it can only be reached by falling back
     for slot in sorted(snapshot.branch() & live.keys()):
+        if roots[slot] != mine:
+            continue
         newest.pop(live[slot].step, None)
         newest[live[slot].step] = live[slot]
     branch = list(newest.values())
@@ -208,29 +234,41 @@ def _reasons(snapshot: Snapshot, live: Mapping[int, CommitFacts], rules: Sequenc
     return reasons
 
 
-def _without(
+def _unwanted(
     live: Mapping[int, CommitFacts],
-    reasons: Mapping[int, Sequence[str]],
     steps: Collection[int],
+    slots: Collection[int],
     *,
     head: CommitFacts | None,
     even_pinned: bool,
 ) -> set[int]:
-    """What is kept if ``steps`` are not."""
+    """The slots of what is given up by name."""
     unwanted: set[int] = set()
+    for slot in sorted(set(slots)):
+        if slot not in live:
+            raise BlobMissing(f"slot {slot} is not there to be pruned; `perdure checkpoint ls --all` shows what is")
+        if head is not None and head.slot == slot:
+            raise CallError(f"slot {slot} is the newest, which is never pruned; save another one first")
+        if not even_pinned and live[slot].pinned:
+            raise CallError(f"slot {slot} is pinned; add --even-pinned to give it up all the same")
+        unwanted.add(slot)
     for step in sorted(set(steps)):
         of_step = [each for each in live.values() if each.step == step]
         if not of_step:
             raise BlobMissing(f"step {step} is not there to be pruned; without --step you see what is", step=step)
         if head is not None and head.step == step:
-            raise CallError(f"step {step} is the newest, which is never pruned; save another one first", step=step)
+            raise CallError(
+                f"step {step} is the newest, which is never pruned; save another one first, or name an older commit of "
+                "that step by --slot",
+                step=step,
+            )
         if not even_pinned and any(each.pinned for each in of_step):
             raise CallError(f"step {step} is pinned; add --even-pinned to give it up all the same", step=step)
         unwanted.update(each.slot for each in of_step)
-    return {slot for slot in reasons if slot not in unwanted}
+    return unwanted
 
 
-def _unreadable(snapshot: Snapshot, gone: Mapping[int, int]) -> str | None:
+def _unreadable(snapshot: Snapshot, gone: Collection[int]) -> str | None:
     for slot, why in sorted(snapshot.lost.items()):
         if slot not in gone:
             return f"slot {slot} cannot be read and may name anything: {why}; or give it up: prune --lost"

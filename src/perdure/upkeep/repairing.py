@@ -130,7 +130,7 @@ def _tiles(store: Store, name: str, stretch: Stretch) -> Iterator[bytes]:
         tile = stretch.tile(number)
         data = bytes(store.read(name, start=tile.start, nbytes=tile.nbytes))
         if xxhash.xxh3_128_digest(data) != tile.digests:
-            raise BlobCorrupt(f"{name} in {store!r} has changed since the repair was planned; begin again", file=name)
+            raise BlobCorrupt(f"{name} in {store} has changed since the repair was planned; begin again", file=name)
         yield data
 
 
@@ -143,11 +143,11 @@ class _Planning:
         self._done: set[str] = set()
         mine = self._ledger.run
         if not mine:
-            raise CallError(f"not one record in {store!r} can be read, so nobody knows which run it was: copy it anew")
+            raise CallError(f"not one record in {store} can be read, so nobody knows which run it was: copy it anew")
         for other in self._others:
             if other.run != mine:
                 raise CallError(
-                    f"{other.store!r} holds the run {other.run[:8] or '?'}, not {mine[:8]}: "
+                    f"{other.store} holds the run {other.run[:8] or '?'}, not {mine[:8]}: "
                     "only copies of the same run can mend it"
                 )
 

@@ -61,15 +61,32 @@ class Retention:
         *,
         rules: Sequence[Rule] = (),
         steps: Collection[int] = (),
+        slots: Collection[int] = (),
         even_pinned: bool = False,
         lost: bool = False,
+        other_trainings: bool = False,
         measure: bool = False,
     ) -> PrunePlan:
         """Look at ``run`` and plan; see `plan_prune`. ``measure`` asks for the bytes of what is to be deleted too."""
-        snapshot = self.look(run)
-        plan = plan_prune(
-            snapshot, partial(self._packs_of, run), rules=rules, steps=steps, even_pinned=even_pinned, lost=lost
+        decide = partial(
+            plan_prune,
+            packs_of=partial(self._packs_of, run),
+            rules=rules,
+            steps=steps,
+            slots=slots,
+            even_pinned=even_pinned,
+            lost=lost,
+            other_trainings=other_trainings,
         )
+        snapshot = self.look(run)
+        plan = decide(snapshot)
+        while plan.blocked is not None:
+            # What cannot be read may have been given up by another prune since we looked: then it is no damage.
+            again = self.look(run)
+            if again.given_up <= snapshot.given_up:
+                break
+            snapshot = again
+            plan = decide(snapshot)
         stays = {part.name for each in plan.kept for part in snapshot.commits[each.slot].parts}
         self._packs = {name: packs for name, packs in self._packs.items() if name in stays or plan.blocked}
         return replace(plan, sizes=self._measure(run, [*plan.packs, *plan.parts])) if measure else plan

@@ -11,7 +11,8 @@ pytest.importorskip("obstore", reason="NOT TESTED: object stores; pip install 'p
 
 from perdure.adapters.objectstore import ObjectStore
 from perdure.adapters.objectstore.store import PROBE
-from perdure.errors import CallError, LinkLost, PerdureError, StorageError, StorageFull, TryAgain
+from perdure.errors import BlobMissing, CallError, LinkLost, PerdureError, StorageError, StorageFull, TryAgain
+from perdure.store import Run, open_store
 
 from .rude import Proxy, Script, ScriptedServer
 from .seaweed import SECRET, Seaweed
@@ -115,6 +116,7 @@ def test_a_wrong_secret_is_refused_without_repeating_it(place: str, monkeypatch:
         "s3://bucket/a?part_mib=x",
         "s3://bucket/a?allow_http=yes",
         "s3://bucket/a?profile=nobody",
+        "s3://bucket/a?part_mib",
         "gs://bucket/a?region=x",
         "az://container/a",
     ],
@@ -122,6 +124,82 @@ def test_a_wrong_secret_is_refused_without_repeating_it(place: str, monkeypatch:
 def test_a_place_that_makes_no_sense_is_refused_before_anything_is_sent(url: str, tmp_path: Path) -> None:
     with pytest.raises((CallError, StorageError)):
         ObjectStore(url)
+
+
+@pytest.mark.parametrize("endpoint", ["http://10.1.2.3:9000", "http://minio:9000", "http://localhost.example.com"])
+def test_http_to_another_machine_is_refused_naming_the_option(
+    endpoint: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(CallError, match=r"option endpoint.*allow_http=true"):
+        ObjectStore(f"s3://bucket/run?endpoint={endpoint}")
+    ObjectStore(f"s3://bucket/run?endpoint={endpoint}&allow_http=true")
+    monkeypatch.setenv("AWS_ENDPOINT_URL", endpoint)
+    with pytest.raises(CallError, match=r"environment.*allow_http=true"):
+        ObjectStore("s3://bucket/run")
+    ObjectStore("s3://bucket/run?endpoint=https://minio:9000")
+    (tmp_path / "config").write_text(f"[profile x]\nendpoint_url = {endpoint}\n")
+    monkeypatch.setenv("AWS_CONFIG_FILE", str(tmp_path / "config"))
+    with pytest.raises(CallError, match=r"profile.*allow_http=true"):
+        ObjectStore("s3://bucket/run?profile=x")
+
+
+def test_http_to_this_machine_needs_no_option_and_may_be_forbidden(script: Script) -> None:
+    server = ScriptedServer(script)
+    try:
+        port = server.endpoint.rpartition(":")[2]
+        for host in ("127.0.0.1", "localhost"):
+            store = ObjectStore(f"s3://bucket/run?endpoint=http://{host}:{port}&region=x")
+            assert store.create(f"on-{host}", b"1") is True
+        assert ObjectStore("s3://bucket/run?endpoint=http://[::1]:1").place.allow_http
+        with pytest.raises(CallError, match="allow_http"):
+            ObjectStore(f"s3://bucket/run?endpoint={server.endpoint}&allow_http=false")
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize(
+    ("url", "named"),
+    [
+        ("s3://bucket/a?region=us-east-1?endpoint=https://host", "region"),
+        ("s3://bucket/a?region=us east 1", "region"),
+        ("s3://bucket/a?region=", "region"),
+        ("s3://bucket/a?endpoint=minio:9000", "endpoint"),
+        ("s3://bucket/a?endpoint=https://host:99999", "endpoint"),
+        ("s3://bucket/a?endpoint=ftp://host", "endpoint"),
+        ("gs://bucket/a?endpoint=x", "endpoint"),
+        ("az://container/a?account=A b", "account"),
+        ("az://container/a", "account"),
+    ],
+)
+def test_a_mangled_option_is_named(url: str, named: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("AZURE_STORAGE_ACCOUNT_NAME", raising=False)
+    with pytest.raises(CallError, match=f"option {named}"):
+        ObjectStore(url)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "s3://bucket/AWSAccessKeyId=AKIA&Signature=hunter2/r",
+        "s3://bucket/a?hunter2",
+        "s3://bucket/a?region=us?hunter2",
+        "s3://bucket/a?endpoint=hunter2",
+        "s3://bucket/hunter2 /a?part_mib=1",
+        "s3://k=1&hunter2/a",
+        "az://container/a?account=hunter2/",
+    ],
+)
+def test_a_refusal_repeats_no_more_than_scheme_and_bucket(url: str) -> None:
+    with pytest.raises(CallError) as caught:
+        ObjectStore(url)
+    assert "hunter2" not in f"{caught.value} {caught.value.facts}"
+
+
+def test_a_store_is_called_by_its_url_in_sentences(place: str) -> None:
+    store = open_store(place)
+    assert str(store) == place.partition("?")[0]
+    with pytest.raises(BlobMissing, match=f"there is no run in {store}:"):
+        Run.open(store, create=False)
 
 
 def test_a_profile_gives_keys_where_the_environment_has_none(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import torch
 
 import perdure
 from perdure.adapters.objectstore import ObjectStore
+from perdure.clock import SYSTEM
 from perdure.errors import TryAgain
 from perdure.store import Run, open_store
 from perdure.store.retry import Retry
@@ -105,3 +107,28 @@ def test_a_commit_whose_answer_is_lost_with_its_server_is_committed_once(tmp_pat
         if proxy is not None:
             proxy.close()
         seaweed.stop()
+
+
+@pytest.mark.slow
+def test_a_save_outlives_a_server_that_restarts(tmp_path: Path) -> None:
+    seaweed = Seaweed(tmp_path / "server")
+    saving = ThreadPoolExecutor(1)
+    try:
+        seaweed.start()
+        url = seaweed.url("bucket/run")
+        model = torch.nn.Linear(1000, 3000)  # a pack of more than one part
+        ckpt = perdure.Checkpointer(url, agent=False)
+        ckpt.save(1, {"model": model}).committed()
+        seaweed.kill()
+        with torch.no_grad():
+            model.weight.fill_(2)
+        second = saving.submit(lambda: ckpt.save(2, {"model": model}).committed())
+        SYSTEM.sleep(8.0)
+        assert not second.done()
+        seaweed.start()
+        assert second.result(100).step == 2
+        ckpt.close()
+        assert bool((perdure.load(url)["model.weight"] == 2).all())
+    finally:
+        seaweed.stop()
+        saving.shutdown(wait=False)

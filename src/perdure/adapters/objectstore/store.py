@@ -78,6 +78,9 @@ class ObjectStore:
     def __repr__(self) -> str:
         return f"ObjectStore({str(self.place)!r})"
 
+    def __str__(self) -> str:
+        return self.place.url.partition("?")[0]
+
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         file = self._file(name)
         self._check_conditions()

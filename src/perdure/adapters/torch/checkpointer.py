@@ -41,7 +41,8 @@ class Checkpointer(_Checkpointer):
     write in the background of everything; without it this process writes by itself, on a thread. A `ram:` store is of
     this process and has no agent. ``keep`` says which steps stay once newer ones are committed (``"last=3,best=1:min"``
     or `perdure.keep` rules; docs/retention.md); by default every step does. ``budget_bytes`` is what a
-    restore may take of memory beside the tensors themselves.
+    restore may take of memory beside the tensors themselves. ``log`` (a `perdure.events.Log`) says where events go:
+    by default to stderr as sentences, and to the file that ``PERDURE_EVENTS`` names as lines of JSON.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class Checkpointer(_Checkpointer):
             fabric=fabric,
             placement=placement,
             start_agent=command if agent and place.scheme != "ram" else None,
-            log=log or Log(placement.events, rank=fabric.rank if fabric.world > 1 else None),
+            log=Log(placement.events, rank=fabric.rank if fabric.world > 1 else None) if log is None else log,
             notes=notes,
             deadlines=deadlines,
             keep=keep,

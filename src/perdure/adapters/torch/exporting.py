@@ -6,7 +6,6 @@ that, or the largest tensor. A folder that has something in it is refused: nothi
 
 from __future__ import annotations
 
-import fnmatch
 import glob
 import os
 from collections.abc import Callable, Iterator, Sequence
@@ -22,6 +21,7 @@ from perdure.adapters.torch.nested import references
 from perdure.adapters.torch.tensors import dtype_name
 from perdure.checkpoint.restoring import read_catalog
 from perdure.errors import BlobMissing, CallError, NeedsPerson
+from perdure.state.catalogs import Patterns
 from perdure.state.index import CatalogTensor
 from perdure.state.values import decode_value
 from perdure.store import Disk, Run, open_store
@@ -132,23 +132,20 @@ def select(source: Source, *, names: Sequence[str] | None, strip: str | None, va
     if names is None and not values:
         names = ["model.*"]
         strip = "model." if strip is None else strip
-    patterns = ["*"] if names is None else list(names)
+    patterns = Patterns(["*"] if names is None else names)
     every = [name for tensor in catalog.tensors.values() for name in (tensor.name, *tensor.aliases)]
     every += list(catalog.values) if values else []
-    for pattern in patterns:
-        if pattern != "*" and not any(fnmatch.fnmatchcase(name, pattern) for name in every):
-            tops = sorted({name.partition(".")[0] for name in every})
-            raise CallError(
-                f"nothing in step {source.step} is called {pattern!r}; choose with --names; names begin with "
-                f"{', '.join(tops[:8])}"
-            )
-
-    def wanted(name: str) -> bool:
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    unmet = patterns.unmet(every)
+    if unmet is not None:
+        tops = sorted({name.partition(".")[0] for name in every})
+        raise CallError(
+            f"nothing in step {source.step} is called {unmet!r}; choose with --names; names begin with "
+            f"{', '.join(tops[:8])}"
+        )
 
     tensors = []
     for tensor in catalog.tensors.values():
-        mine = [name for name in (tensor.name, *tensor.aliases) if wanted(name)]
+        mine = [name for name in (tensor.name, *tensor.aliases) if patterns.fit(name)]
         if mine:
             first, *others = (_stripped(name, strip) for name in mine)
             tensors.append(Wanted(first, tensor, tuple(others)))
@@ -156,7 +153,7 @@ def select(source: Source, *, names: Sequence[str] | None, strip: str | None, va
     twice = next((name for name in taken if taken.count(name) > 1), None) if len(set(taken)) < len(taken) else None
     if twice is not None:
         raise CallError(f"two tensors would both be called {twice!r}; do not strip {strip!r}", tensor=twice)
-    kept, notes = _values(source, wanted) if values else ({}, [])
+    kept, notes = _values(source, patterns) if values else ({}, [])
     if catalog.local_tensors or catalog.local_values:
         notes.append("what each rank keeps for itself (RankLocal) has no place there and is left out")
     return Selection(tuple(tensors), kept, tuple(notes))
@@ -170,11 +167,11 @@ def _stripped(name: str, strip: str | None) -> str:
     return name[len(strip) :]
 
 
-def _values(source: Source, wanted: Callable[[str], bool]) -> tuple[dict[str, Any], list[str]]:
+def _values(source: Source, patterns: Patterns) -> tuple[dict[str, Any], list[str]]:
     kept, left = {}, []
     for key, encoded in source.catalog.values.items():
         value = decode_value(encoded, key=key)
-        if not wanted(key):
+        if not patterns.fit(key):
             continue
         if references(value):
             left.append(key)

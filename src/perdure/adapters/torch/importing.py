@@ -9,7 +9,6 @@ segment that becomes the pack, digested, written, committed. So an import needs 
 from __future__ import annotations
 
 import dataclasses
-import fnmatch
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -29,6 +28,7 @@ from perdure.errors import BlobMissing, CallError, NotSerializable
 from perdure.events import Log
 from perdure.fabric import SoloFabric
 from perdure.process.environ import Placement
+from perdure.state.catalogs import Patterns
 from perdure.state.index import Catalog
 from perdure.state.items import Capture, TensorItem, ValueItem
 from perdure.state.values import encode_value
@@ -78,13 +78,11 @@ def chosen(foreign: Foreign, *, names: Sequence[str], under: str | None = None, 
     with ``skip_values`` no value comes along.
     """
     every = [name for tensor in foreign.tensors for name in (tensor.name, *tensor.aliases)] + list(foreign.values)
-    for pattern in names:
-        if not any(fnmatch.fnmatchcase(name, pattern) for name in every):
-            known = ", ".join(sorted(every)[:5])
-            raise CallError(f"nothing in the source is called {pattern!r}; there are {known}, ...")
-
-    def wanted(name: str) -> bool:
-        return any(fnmatch.fnmatchcase(name, pattern) for pattern in names)
+    patterns = Patterns(names)
+    unmet = patterns.unmet(every) if every else names[0]
+    if unmet is not None:
+        known = ", ".join(sorted(every)[:5])
+        raise CallError(f"nothing in the source is called {unmet!r}; there are {known}, ...")
 
     def renamed(name: str) -> str:
         return name if under is None else f"{under}.{name}"
@@ -92,7 +90,7 @@ def chosen(foreign: Foreign, *, names: Sequence[str], under: str | None = None, 
     tensors: list[ForeignTensor] = []
     kept: set[str] = set()
     for tensor in foreign.tensors:
-        mine = [name for name in (tensor.name, *tensor.aliases) if wanted(name)]
+        mine = [name for name in (tensor.name, *tensor.aliases) if patterns.fit(name)]
         if mine:
             kept.update(mine)
             first, *others = map(renamed, mine)
@@ -101,7 +99,7 @@ def chosen(foreign: Foreign, *, names: Sequence[str], under: str | None = None, 
     values: dict[str, Any] = {}
     left = []
     for key, value in foreign.values.items():
-        if skip_values or not wanted(key) or not kept.issuperset(references(value)):
+        if skip_values or not patterns.fit(key) or not kept.issuperset(references(value)):
             left.append(key)
             continue
         try:
