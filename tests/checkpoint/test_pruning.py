@@ -117,7 +117,49 @@ def test_a_slot_that_cannot_be_read_stops_everything_until_it_is_given_up() -> N
     assert "slot 3" in found.blocked
     assert (found.give_up, found.packs, found.parts) == ((), (), ())
     found = plan(snapshot, "last=1", lost=True)
-    assert (found.blocked, found.give_up) == (None, ((1, 10), (2, 20), (3, 0), (4, 40), (5, 50)))
+    assert (found.blocked, found.give_up) == (None, ((3, None), (4, 40), (5, 50)))
+    assert plan(snapshot, "last=1", slots=[3]) == found
+    assert plan(snapshot, "last=1", slots=[3, 2]).give_up == ((2, 20), *found.give_up)
+
+
+def test_a_training_that_began_from_scratch_in_the_folder_of_another_takes_nothing_of_it() -> None:
+    commits = line(4)
+    commits[2] = fact(2, parent=1, pinned=True)
+    commits |= {5: fact(5, 10, epoch=2), 6: fact(6, 20, parent=5, epoch=2), 7: fact(7, 20, parent=5, epoch=3)}
+    snapshot = Snapshot(commits, given_up=frozenset([1]))  # also over a parent that was pruned
+    found = plan(snapshot, "last=1")
+    assert [(each.slot, each.reasons) for each in found.kept] == [
+        (2, ("pinned", "of another training")),
+        (3, ("of another training",)),
+        (4, ("of another training",)),
+        (7, ("head", "last 1")),
+    ]
+    assert found.give_up == ((5, 10), (6, 20))  # the dead branch of this training goes
+    assert plan(snapshot, "last=1", other_trainings=True).give_up == ((3, 30), (4, 40), (5, 10), (6, 20))
+    assert plan(snapshot, other_trainings=True).give_up == ((3, 30), (4, 40))
+    assert plan(snapshot, steps=[30], slots=[4]).give_up == ((3, 30), (4, 40))
+
+
+def test_rules_do_not_count_what_another_training_has() -> None:
+    commits = line(3, metric=0.0) | {4: fact(4, 5, metric=9.0), 5: fact(5, 15, parent=4, metric=8.0)}
+    assert reasons(plan(Snapshot(commits), "best=1:min,every-steps=100"))[15] == ("head", "best 1 (min)")
+
+
+def test_where_a_chain_is_broken_those_that_reach_the_same_place_are_one_training() -> None:
+    commits = line(6) | {7: fact(7, parent=3), 8: fact(8, parent=6)}
+    del commits[3]
+    found = plan(Snapshot(commits, given_up=frozenset([3])), "last=1")
+    assert [slot for slot, _ in found.give_up] == [4, 5, 6, 7]
+    assert reasons(found)[10] == ("perhaps of another training: a slot between cannot be read",)
+
+
+def test_a_slot_is_given_up_by_its_number_but_for_the_head_and_pins() -> None:
+    snapshot = Snapshot(line(2) | {3: fact(3, 20, parent=1), 4: fact(4, pinned=True, parent=3), 5: fact(5, parent=4)})
+    assert plan(snapshot, slots=[2]).give_up == ((2, 20),)
+    assert plan(snapshot, slots=[4], even_pinned=True).give_up == ((4, 40),)
+    for slot, kind in ((4, CallError), (5, CallError), (9, BlobMissing)):
+        with pytest.raises(kind, match=f"slot {slot}"):
+            plan(snapshot, slots=[slot])
 
 
 def test_below_a_lost_slot_all_that_is_older_counts_as_of_the_branch() -> None:
@@ -144,6 +186,7 @@ def test_a_part_that_cannot_be_read_stops_everything_if_its_step_is_to_stay() ->
     assert of("last=2").give_up == ((1, 10), (2, 20))
     assert of("last=3", steps=[20]).give_up == ((1, 10), (2, 20))
     assert of("last=3", lost=True).give_up == ((1, 10), (2, 20))
+    assert of("last=3", slots=[2]).give_up == ((1, 10), (2, 20))
 
 
 # --- carried out -----------------------------------------------------------------------------------------------------
@@ -323,6 +366,31 @@ def test_two_prunes_at_once_do_no_harm_and_leave_nothing_behind(store: Store) ->
         assert_loads(run, slot, tensors_of(slot // 3, slot))
     named = {pack.name for slot in (2, 8) for pack in run.read_part(run.read_slot(slot).parts[0]).packs}
     assert set(packs(run)) == named
+
+
+class Overtaken(Faults):
+    """Somebody else prunes, between our look at the run and our reading of what its commits name."""
+
+    armed = False
+
+    def size(self, name: str) -> int | None:
+        if self.armed and name.startswith("parts/"):
+            self.armed = False
+            prune(Run.open(self, create=False), "last=1")
+        return super().size(name)
+
+
+def test_a_step_that_another_prune_gives_up_meanwhile_is_no_damage(store: Store) -> None:
+    writer = Writer(store)
+    for step in range(1, 6):
+        writer.save(step, frozen=step)
+    faults = Overtaken(store)
+    slow = Run.open(faults, create=False)
+    faults.armed = True
+    assert Retention().keep(slow, parse("last=4")) is None
+    assert not faults.armed
+    assert live_steps(writer.run) == [5]
+    assert_loads(writer.run, 5, tensors_of(5, 5))
 
 
 def test_what_is_damaged_stops_pruning_and_says_so() -> None:

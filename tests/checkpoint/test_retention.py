@@ -15,7 +15,7 @@ from retained import Writer, assert_loads, tensors_of
 import perdure
 from perdure.errors import BlobMissing, StorageError
 from perdure.events import Log
-from perdure.store import Disk, Ram, Store
+from perdure.store import Disk, Ram, Run, Store
 from perdure.store.faults import Fail, Faults, Rule
 from perdure.store.places import pruned_name, slot_name
 from perdure.store.records import Pruned, encode
@@ -75,6 +75,22 @@ def test_what_training_went_on_from_stays_until_the_first_commit_after_it(tmp_pa
     again.close()
     assert again.steps() == [3, 4]  # 4 and 5 of the branch that was left are gone
     assert torch.equal(perdure.load(tmp_path, step=4)["w"], torch.full((1000,), 4.0))
+
+
+def test_a_training_that_begins_from_scratch_in_the_same_folder_deletes_nothing_of_the_earlier_one(
+    tmp_path: Path,
+) -> None:
+    ckpt = perdure.Checkpointer(tmp_path, agent=False, keep="last=3")
+    save_steps(ckpt, 3)
+    ckpt.close()
+    again = perdure.Checkpointer(tmp_path, agent=False, keep="last=1")
+    save_steps(again, 6, first=4)  # and nobody has restored
+    again.close()
+    run = Run.open(Disk(tmp_path), create=False)
+    assert [run.read_slot(slot).parent for slot in (1, 4)] == [None, None]
+    assert run.pruned() == {4, 5}
+    reasons = {each.slot: each.reasons for each in Retention().plan(run, rules=parse("last=1")).kept}
+    assert reasons == {**dict.fromkeys((1, 2, 3), ("of another training",)), 6: ("head", "last 1")}
 
 
 @pytest.mark.parametrize("verb", ["delete", "create", "names"])

@@ -47,6 +47,20 @@ def test_there_and_back_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert perdure.load(tmp_path / "run").keys() == {"model.a.bias"}
 
 
+def test_a_commit_on_a_dead_branch_is_exported_by_its_slot(tmp_path: Path) -> None:
+    for step, value in ((1, 1.0), (2, 2.0), (3, 3.0)):
+        save_file({"w": torch.full((3,), value)}, tmp_path / "in.safetensors")
+        call("import", tmp_path / "in.safetensors", tmp_path / "run", "--under", "model", "--step", step)
+    ckpt = perdure.Checkpointer(tmp_path / "run", agent=False)
+    ckpt.restore({"model": {"w": torch.zeros(3)}}, step=1)
+    ckpt.save(2, {"model": {"w": torch.full((3,), 9.0)}}).committed()
+    ckpt.close()
+    for words, value in ((["--slot", 2], 2.0), (["--slot", 3], 3.0), (["--step", 2], 9.0)):
+        folder = tmp_path / f"hf{value}"
+        assert call("export", tmp_path / "run", folder, *words) == 0
+        assert load_file(folder / "model.safetensors")["w"].tolist() == [value] * 3
+
+
 def test_values_can_be_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     torch.save({"w": torch.ones(2), "n": 3}, tmp_path / "a.pt")
     assert call("import", tmp_path / "a.pt", tmp_path / "run", "--skip-values") == 0

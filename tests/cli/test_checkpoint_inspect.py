@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from perdure.cli.bars import Bar
 from perdure.cli.main import main
 from perdure.layout import Box, Layout, Piece, TensorLayout
 from perdure.store import Disk, Run
@@ -96,6 +97,18 @@ def test_ls_all_shows_dead_branches_pruned_and_unreadable_commits(
     said = capsys.readouterr()
     assert [row.rpartition("  ")[2] for row in said.out.splitlines()[1:3]] == ["head", "cannot be read"]
     assert "1 records cannot be read; `perdure checkpoint verify" in said.err
+    run.give_up_slot(3, step=None)
+    _, out = told(capsys, "ls", home, "--all")
+    assert out.splitlines()[2].rpartition("  ")[2] == "pruned"
+    assert told(capsys, "verify", home, "--all")[0] == 0
+
+
+def test_a_commit_on_a_dead_branch_is_named_by_its_slot(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out = told(capsys, "show", home, "--slot", 2)
+    assert (code, out.splitlines()[0].startswith("step 20, slot 2, epoch 1")) == (0, True)
+    assert told(capsys, "verify", home, "--slot", 2)[1].startswith("step 20: everything")
+    assert main(["checkpoint", "show", str(home), "--slot", "2", "--step", "30"]) == 65
+    assert "slot 2 is step 20, not 30" in capsys.readouterr().err
 
 
 def test_show_tells_tensors_cuts_values_meta_and_totals(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -124,7 +137,9 @@ def test_show_takes_names_and_patterns(home: Path, capsys: pytest.CaptureFixture
         assert [each["name"] for each in found["tensors"]] == ["model.w"]
         assert found["values"] == []
     assert main(["checkpoint", "show", str(home), "nothing"]) == 64
-    assert "nothing in step 30 is called nothing" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert "nothing in step 30 is called nothing" in said.err
+    assert said.out == ""
 
 
 def test_verify_ends_with_0_or_65_and_says_what_is_damaged(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -164,6 +179,42 @@ def test_diff_tells_what_changed_and_ends_with_1(home: Path, capsys: pytest.Capt
     assert code == 0
     assert out.startswith("the same: 0 added")
     assert main(["checkpoint", "diff", str(home), "10", "x"]) == 64
+    capsys.readouterr()
+    assert main(["checkpoint", "diff", str(home), "10"]) == 64
+    assert f"perdure checkpoint diff {home} 10 STEP_B" in capsys.readouterr().err
+
+
+def test_diff_shows_where_values_differ_and_meta_decides_only_if_asked(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = Run.open(Disk(home), create=False)
+    long = {"name": "x" * 200, "groups": [{"lr": 0.1}, {"lr": 0.1}]}
+    other = {"name": "x" * 200, "groups": [{"lr": 0.1}, {"lr": 0.2}]}
+    text = "y" * 150
+    for step, value, end, meta in ((40, long, "a", {}), (50, other, "b", {"who": "me"}), (60, other, "b", {})):
+        values = {"optimizer": value, "text": text + end}
+        save_step(run, step, LAYOUT, wholes(3), world=2, values=values, epoch=2, meta=meta)
+    code, out = told(capsys, "diff", home, 40, 50)
+    assert code == 1
+    assert "~ value optimizer at .groups[1].lr: 0.1 -> 0.2" in out
+    (line,) = (line for line in out.splitlines() if "value text" in line)
+    assert line.endswith('ya" -> ...' + "y" * 30 + 'b"')
+    code, out = told(capsys, "diff", home, 50, 60)
+    assert (code, out.splitlines()[-1].startswith("the same: 0 added")) == (0, True)
+    assert out.endswith("meta differs: who\n")
+    code, out = told(capsys, "diff", home, 50, 60, "--meta")
+    assert (code, out.splitlines()[-1].startswith("different: 0 added")) == (1, True)
+
+
+def test_progress_in_a_log_ends_with_a_line_or_says_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with Bar("verify, MiB", 33) as bar:
+        bar.at(0, "")
+        bar.at(33, "")
+    assert capsys.readouterr().err == ""
+    with Bar("verify, MiB", 33) as bar:
+        bar.at(0, "first")
+        bar.at(33, "first")
+    assert capsys.readouterr().err.splitlines() == ["verify, MiB: 0/33 first", "verify, MiB: 33/33 done"]
 
 
 def test_repair_tells_its_plan_and_mends(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -183,6 +234,23 @@ def test_repair_tells_its_plan_and_mends(home: Path, capsys: pytest.CaptureFixtu
     assert (code, out.splitlines()[-1]) == (0, "2 files were mended")
     assert blobs_of(Disk(home)) == before
     assert told(capsys, "verify", home, "--all")[0] == 0
+
+
+def test_repair_from_a_copy_that_was_trained_on_apart_changes_nothing(
+    home: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mirror = copied(home)
+    for place, seed in ((home, 7), (mirror, 8)):
+        run = Run.open(Disk(place), create=False)
+        save_step(run, 40, LAYOUT, wholes(seed), world=2, epoch=run.claim_epoch("went on"), base=4)
+    flip(Disk(home), "slots/0000000005.json", 70)
+    before = blobs_of(Disk(home))
+    code, out = told(capsys, "repair", home, "--from", mirror)
+    assert code == 65
+    assert "LOST slots/0000000005.json" in out
+    assert "is of another training" in out
+    assert "0 files were mended" in out
+    assert blobs_of(Disk(home)) == before
 
 
 def test_repair_ends_with_65_if_something_is_good_nowhere(home: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -606,9 +606,7 @@ def test_a_pack_whose_answer_was_lost_is_known_by_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("wrapped", [lambda store: store, Retry, lambda store: Faults(store, [])])
-def test_a_place_without_a_run_is_named_as_its_user_wrote_it(
-    tmp_path: Path, wrapped: Callable[[Store], Store]
-) -> None:
+def test_a_place_without_a_run_is_named_as_its_user_wrote_it(tmp_path: Path, wrapped: Callable[[Store], Store]) -> None:
     with pytest.raises(BlobMissing) as caught:
         Run.open(wrapped(Disk(str(tmp_path))), create=False)
     assert f"there is no run in {tmp_path}:" in str(caught.value)

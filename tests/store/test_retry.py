@@ -82,6 +82,10 @@ def test_the_time_decides_and_not_the_number_of_tries(verb: str) -> None:
     down = Rule(verb, Fail(), times=None)  # type: ignore[arg-type]
     faults = Faults(Ram(), [down])
     store, clock = trying(faults)
+    if verb == "names":
+        store.size("a")  # it has answered once
+    else:
+        store.names("")
     calls = {
         "put": lambda: store.put("a", [b"1"]),
         "create": lambda: store.create("a", b"1"),
@@ -104,8 +108,16 @@ def test_a_server_that_is_back_within_the_budget_is_met() -> None:
             return super().create(name, data)
 
     store, clock = trying(Restarts())
+    assert store.names("") == []
     assert store.create("slots/1", b"1") is True
     assert 100.0 <= clock.monotonic() <= 110.0
+
+
+def test_a_store_that_has_never_answered_is_given_up_sooner() -> None:
+    store, clock = trying(Faults(Ram(), [Rule("size", Fail(), times=None)]))
+    with pytest.raises(LinkLost):
+        store.size("a")
+    assert sum(clock.slept) == pytest.approx(30.0)
 
 
 def test_what_cannot_be_deleted_is_left_after_seconds() -> None:

@@ -11,7 +11,7 @@ from perdure.layout import Box, Layout, Piece, TensorLayout
 from perdure.store import Ram, Run
 from perdure.testing.ranks import Bytes, random_bytes
 from perdure.testing.runs import flip, save_step
-from perdure.upkeep.comparing import Changed, Difference, Side, compare
+from perdure.upkeep.comparing import Changed, Difference, Side, compare, first_difference
 
 
 def saved(layout: Layout, tensors: dict[str, Bytes], *, world: int = 2, **options: object) -> Side:
@@ -109,6 +109,28 @@ def test_data_that_does_not_verify_is_not_compared() -> None:
     flip(store, pack, (store.size(pack) or 0) - 1)
     with pytest.raises(BlobCorrupt):
         compare(mine, other)
+
+
+def test_meta_is_told_and_makes_no_step_another_one() -> None:
+    found = compare(saved(LAYOUT, wholes(5), meta={"a": 1}), saved(LAYOUT, wholes(5), meta={"a": 2}))
+    assert found.meta == {"a": (1, 2)}
+    assert found.same
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "found"),
+    [
+        (1, 2, ("", 1, 2)),
+        (1, 1.0, ("", 1, 1.0)),
+        ({"x": [1, {"y": 2}]}, {"x": [1, {"y": 3}]}, (".x[1].y", 2, 3)),
+        ({"a": 1}, {"a": 1, "b": None}, (".b", None, None)),
+        ([1, 2], [1], ("[1]", 2, None)),
+        ({"a": [0]}, {"a": {"0": 0}}, (".a", [0], {"0": 0})),
+        ({"b": 1, "a": 2}, {"a": 2, "b": 0}, (".b", 1, 0)),
+    ],
+)
+def test_the_first_difference_is_a_path_and_both_sides(a: object, b: object, found: tuple[object, ...]) -> None:
+    assert repr(first_difference(a, b)) == repr(found)
 
 
 def test_values_of_one_rank_and_nothing_at_all() -> None:

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import pytest
-from small import BIG, original, small_run
+from small import BIG, LAYOUT, original, small_run, wholes
 from test_verifying import FIRST, FLIPS, MARKER, OTHER, PART, place_of
 
-from perdure.errors import CallError, StorageError
+from perdure.errors import BlobMissing, CallError, StorageError
 from perdure.store import Ram, Run, Store
 from perdure.store.places import slot_name
-from perdure.testing.runs import blobs_of, cut, flip
+from perdure.testing.runs import blobs_of, copy_of, cut, flip, save_step
 from perdure.upkeep.repairing import RepairPlan, carry_out, plan_repair
 from perdure.upkeep.verifying import REPAIRS, verify
 
@@ -205,6 +205,101 @@ def test_copies_that_went_on_in_different_ways_do_not_decide() -> None:
     plan = plan_repair(store, [other, small_run()])
     assert [lost.name for lost in plan.lost] == [slot_name(3)]
     assert "do not agree" in plan.lost[0].message
+
+
+def trained_on(seed: int, *, claimed: bool = True) -> Ram:
+    """The run, and another step by a session of its own: two of these have the same names and other bytes."""
+    store = small_run()
+    run = Run.open(store, create=False)
+    epoch = run.claim_epoch(f"session {seed}") if claimed else 2
+    save_step(run, 4, LAYOUT, wholes(seed), world=2, epoch=epoch, base=3, values={"seed": seed})
+    return store
+
+
+FOURTH = (slot_name(4), "epochs/0000000002.json", PART.format(4, 0), PART.format(4, 1))
+FOURTH = tuple(name.replace("parts/0000000001", "parts/0000000002") for name in FOURTH)
+
+
+@pytest.mark.parametrize("n_damaged", [1, 2, 3, 4])
+def test_what_another_training_made_of_a_copy_takes_the_place_of_nothing(n_damaged: int) -> None:
+    """The user's case: our packs are perfect, our slot is not; the copy has one of that number, step and names."""
+    store, other = trained_on(1), trained_on(2)
+    assert set(blobs_of(store)) == set(blobs_of(other))
+    for name in FOURTH[:n_damaged]:
+        flip(store, name, 100)
+    before = blobs_of(store)
+    plan = repair(store, other)
+    assert plan.fixes == []
+    assert slot_name(4) in [lost.name for lost in plan.lost]
+    assert "the copy's is of another training" in plan.lost[0].message
+    assert blobs_of(store) == before
+    assert "from epoch 2 on it is another training" in plan.notes[0]
+
+
+def test_an_epoch_that_another_training_claimed_is_not_taken() -> None:
+    store, other = trained_on(1), trained_on(2)
+    flip(store, FOURTH[1], 100)
+    before = blobs_of(store)
+    plan = repair(store, other)
+    assert (plan.fixes, [lost.name for lost in plan.lost]) == ([], [FOURTH[1]])
+    assert blobs_of(store) == before
+
+
+def test_steps_of_another_training_are_not_taken_by_name_either() -> None:
+    store, other = trained_on(1), trained_on(2)
+    save_step(Run.open(other, create=False), 5, LAYOUT, wholes(3), world=2, epoch=2, base=4)
+    before = blobs_of(store)
+    with pytest.raises(BlobMissing, match="step 5"):
+        plan_repair(store, [other], step=5)
+    assert blobs_of(store) == before
+
+
+@pytest.mark.parametrize("names", [FOURTH[:1], FOURTH[:2], FOURTH])
+def test_a_mirror_of_the_same_training_mends_the_same_damage(names: tuple[str, ...]) -> None:
+    store = trained_on(1)
+    whole, mirror = blobs_of(store), copy_of(store, Ram())
+    for name in names:
+        flip(store, name, 100)
+    for others in ([mirror], [trained_on(2), mirror]):
+        assert {fix.name for fix in plan_repair(store, others).fixes} == set(names)
+    assert repair(store, mirror).lost == []
+    assert blobs_of(store) == whole
+
+
+def test_what_was_there_before_two_trainings_parted_is_mended_from_either() -> None:
+    store = trained_on(1)
+    whole = blobs_of(store)
+    for name in (slot_name(2), PART.format(2, 0), FIRST, MARKER, "epochs/0000000001.json"):
+        flip(store, name, 100)
+    assert repair(store, trained_on(2)).lost == []
+    assert blobs_of(store) == whole
+
+
+def test_steps_that_a_copy_went_on_to_alone_are_taken_with_their_epoch() -> None:
+    store, other = small_run(), trained_on(2)
+    assert repair(store, other, step=4).lost == []
+    assert blobs_of(store) == blobs_of(other)
+
+
+def test_without_claims_a_slot_that_differs_makes_a_copy_another_training() -> None:
+    store, other = trained_on(1, claimed=False), trained_on(2, claimed=False)
+    for each, seed in ((store, 1), (other, 2)):
+        save_step(Run.open(each, create=False), 5, LAYOUT, wholes(seed), world=2, epoch=2, base=4)
+    flip(store, slot_name(4), 100)
+    before = blobs_of(store)
+    assert slot_name(4) in [lost.name for lost in repair(store, other).lost]
+    assert blobs_of(store) == before
+
+
+def test_a_slot_that_was_given_up_is_mended_if_it_can_be_and_else_not_missed() -> None:
+    store = small_run()
+    Run.open(store, create=False).give_up_slot(2, step=None)
+    whole, other = blobs_of(store), small_run()
+    flip(store, slot_name(2), 100)
+    other.delete(slot_name(2))
+    assert repair(store, other).lost == []
+    assert [fix.name for fix in repair(store, small_run()).fixes] == [slot_name(2)]
+    assert blobs_of(store) == whole
 
 
 def test_a_copy_that_changes_after_the_plan_does_no_harm() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -16,10 +18,11 @@ from perdure.state.coverage import claim_of
 from perdure.state.geometry import geometry_of
 from perdure.state.index import RankIndex, SavedGrid, SavedPiece, SavedTensor
 from perdure.state.manifest import write_index
-from perdure.store import PackItem, Part, Ram, Run, plan_pack
+from perdure.store import Disk, PackItem, Part, Ram, Run, plan_pack
 from perdure.store.pack import parse_header
 from perdure.store.places import slot_name
-from perdure.testing.runs import cut, flip, save_step
+from perdure.testing.runs import blobs_of, copy_of, cut, flip, save_step
+from perdure.upkeep.repairing import carry_out, plan_repair
 from perdure.upkeep.verifying import Damage, verify
 
 PACK = "packs/0000000001/{0:012d}-{0:06d}-node{1}-0.safetensors"
@@ -161,6 +164,72 @@ def test_what_is_not_of_the_run_is_noted_and_is_no_damage() -> None:
     assert "of no commit" in report.notes[0]
     assert "notes.txt" in report.notes[1]
     assert "run the repair again" in report.notes[2]
+
+
+def test_what_is_left_over_is_said_to_go_when_it_goes() -> None:
+    store = small_run()
+    store.put(PACK.format(9, 0), [b"left over"])
+    assert "removes them when a later session has committed a step" in verify(store, every=True).notes[0]
+    run = Run.open(store, create=False)
+    save_step(run, 4, LAYOUT, wholes(4), world=2, epoch=run.claim_epoch("later"), base=3)
+    assert verify(store, every=True).notes[0].endswith("`perdure checkpoint prune` removes them now")
+    store.put("packs/0000000002/000000000009-000009-node0-0.safetensors", [b"a save under way"])
+    note = verify(store, every=True).notes[0]
+    assert note.endswith("removes 1 of them when a later session has committed a step, the others now")
+
+
+def test_what_a_slot_that_cannot_be_read_may_name_is_not_said_to_be_left_over() -> None:
+    store = small_run()
+    flip(store, slot_name(3), 90)
+    note = verify(store, every=True).notes[0]
+    assert "may be of slot 3, which cannot be: leave them there" in note
+    assert "prune" not in note
+
+
+@pytest.mark.parametrize("step", [None, 2])
+def test_a_slot_that_cannot_be_read_and_was_given_up_is_no_damage_any_more(step: int | None) -> None:
+    store = small_run()
+    flip(store, SLOT, 90)
+    Run.open(store, create=False).give_up_slot(2, step=step)
+    for every in (False, True):
+        report = verify(store, every=every)
+        assert report.damages == []
+        assert f"{SLOT} cannot be read and was given up" in report.notes[0]
+    store.delete(SLOT)
+    assert verify(store, every=True).damages == []
+
+
+@pytest.mark.parametrize("kind", ["link", "pipe"])
+@pytest.mark.parametrize("name", [MARKER, EPOCH, slot_name(3), PART.format(3, 0), OTHER, FIRST])
+def test_what_is_no_plain_file_is_a_damage_and_the_rest_is_verified(tmp_path: Path, name: str, kind: str) -> None:
+    store = Disk(tmp_path / "run")
+    copy_of(small_run(), store)
+    other = PACK.format(2, 1)
+    path = Path(store.path_of(other))
+    path.chmod(0o600)
+    path.write_bytes(path.read_bytes()[:-1])
+    path = Path(store.path_of(name))
+    path.rename(tmp_path / "moved")
+    path.symlink_to(tmp_path / "moved") if kind == "link" else os.mkfifo(path)
+    found = verify(store, every=True).damages
+    assert any("is not a plain file" in damage.message and name in damage.message for damage in found)
+    assert other in {damage.file for damage in found}
+    plan = plan_repair(store, [small_run()])
+    assert {fix.name for fix in plan.fixes} == {name, other}
+    carry_out(store, [small_run()], plan)
+    assert blobs_of(store) == original()
+
+
+def test_one_commit_is_verified_by_its_slot_on_a_dead_branch_too() -> None:
+    store = small_run()
+    run = Run.open(store, create=False)
+    save_step(run, 2, LAYOUT, wholes(4), world=2, epoch=run.claim_epoch("rollback"), base=1)
+    with pytest.raises(BlobMissing, match=r"is on a branch that training left \(--slot 3\)"):
+        verify(store, step=3)
+    assert verify(store, slot=3).steps == [3]
+    assert verify(store, slot=2).steps == [2]
+    with pytest.raises(BlobMissing, match="slot 9 is not there"):
+        verify(store, slot=9)
 
 
 def test_a_pruned_commit_may_be_gone() -> None:

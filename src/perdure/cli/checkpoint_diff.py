@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from dataclasses import asdict
 
 from perdure.errors import CallError
 
 __all__ = ["add_parser", "main"]
 
-_EPILOG = "exit code: 0 if both are the same, bit by bit; 1 if not"
+_EPILOG = "exit code: 0 if tensors and values (with --meta: and meta) are the same, bit by bit; 1 if not"
 _SHOWN = 20
+_CHARS = 60
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -28,6 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "others", metavar="STEP_A STEP_B | URL_B", nargs="+", help="two steps of URL, or another URL (see --step)"
     )
     parser.add_argument("--step", type=int, metavar="N", help="with two URLs: the step of both, instead of the newest")
+    parser.add_argument("--meta", action="store_true", help="a meta that differs counts as a difference too")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(func=main)
 
@@ -35,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Compare; 1 if there is a difference."""
     from perdure.store import open_store
-    from perdure.upkeep.comparing import Side, compare
+    from perdure.upkeep.comparing import Side, compare, first_difference
     from perdure.upkeep.ledger import read_ledger
 
     sides = []
@@ -43,11 +46,12 @@ def main(args: argparse.Namespace) -> int:
         ledger = read_ledger(open_store(url))
         sides.append(Side(ledger.opened(), ledger.of(step)))
     found = compare(*sides)
+    same = found.same and not (args.meta and found.meta)
     if args.json:
         told = asdict(found)
-        told["same"] = found.same
+        told["same"] = same
         print(json.dumps(told))
-        return 0 if found.same else 1
+        return 0 if same else 1
     for sign, names in (("+", found.added), ("-", found.removed)):
         for name in names[:_SHOWN]:
             print(f"{sign} {name}")
@@ -57,17 +61,24 @@ def main(args: argparse.Namespace) -> int:
     _more(len(found.changed))
     for what, pairs in (("alias", found.aliases), ("value", found.values), ("meta", found.meta)):
         for key, (a, b) in list(pairs.items())[:_SHOWN]:
-            print(f"~ {what} {key}: {_short(json.dumps(a))} -> {_short(json.dumps(b))}")
+            at, one, two = first_difference(a, b)
+            print(f"~ {what} {key}{f' at {at}' if at else ''}: {' -> '.join(_shortened(one, two))}")
         _more(len(pairs))
     share = 100 * found.tiles / found.of_tiles if found.of_tiles else 0.0
+    meta = f"; meta differs: {', '.join(list(found.meta)[:_SHOWN])}" if found.meta else ""
     print(
-        f"{'the same' if found.same else 'different'}: {len(found.added)} added, {len(found.removed)} removed, "
-        f"{len(found.changed)} changed, {found.n_same} the same; {share:.1f} % of {found.of_tiles} tiles differ"
+        f"{'the same' if same else 'different'}: {len(found.added)} added, {len(found.removed)} removed, "
+        f"{len(found.changed)} changed, {found.n_same} the same; {share:.1f} % of {found.of_tiles} tiles differ{meta}"
     )
-    return 0 if found.same else 1
+    return 0 if same else 1
 
 
 def _asked(args: argparse.Namespace) -> list[tuple[str, int | None]]:
+    if len(args.others) == 1 and args.others[0].isdecimal() and not os.path.exists(args.others[0]):
+        raise CallError(
+            f"{args.others[0]} is one step; give the one to compare it with as well: "
+            f"perdure checkpoint diff {args.url} {args.others[0]} STEP_B"
+        )
     if len(args.others) == 1:
         return [(args.url, args.step), (args.others[0], args.step)]
     if len(args.others) == 2 and args.step is None and all(each.isdecimal() for each in args.others):
@@ -80,5 +91,13 @@ def _more(n: int) -> None:
         print(f"  and {n - _SHOWN} more (all of them with --json)")
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else f"{text[:57]}..."
+def _shortened(a: object, b: object) -> tuple[str, str]:
+    """Both as JSON, cut so that the first place where they differ is seen."""
+    one, two = json.dumps(a), json.dumps(b)
+    alike = next((i for i, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]), min(len(one), len(two)))
+    start = max(0, alike - _CHARS // 2) if max(len(one), len(two)) > _CHARS else 0
+    return _cut(one, start), _cut(two, start)
+
+
+def _cut(text: str, start: int) -> str:
+    return f"{'...' if start else ''}{text[start : start + _CHARS]}{'...' if len(text) > start + _CHARS else ''}"

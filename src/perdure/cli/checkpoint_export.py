@@ -34,6 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     add("folder", metavar="FOLDER", help="where to write; new or empty")
     add("--to", choices=("hf", "dcp"), default="hf", help="the format (hf)")
     add("--step", type=int, metavar="N", help="the step (the newest)")
+    add("--slot", type=int, metavar="N", help="the commit in this slot, of a dead branch too (see ls --all)")
     add("--names", nargs="+", metavar="PATTERN", help="which tensors (hf: 'model.*', dcp: all)")
     add("--strip", metavar="PREFIX", help="what to take off the front of names (hf without --names: model.)")
     add("--shard-bytes", type=int, default=5_000_000_000, metavar="N", help="bytes a safetensors file (5,000,000,000)")
@@ -50,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
     if args.to == "dcp" and args.as_bytes:
         raise CallError("--as-bytes is for --to hf; DCP has every dtype")
     watched = sys.stderr.isatty()  # a log gets a line now and then, not one a tensor
-    source = Source(args.run, step=args.step)
+    source = Source(args.run, step=args.step, slot=args.slot)
     selection = select(source, names=args.names, strip=args.strip, values=args.to == "dcp")
     with Bar(f"export of step {source.step}, MB", -(-selection.nbytes // 1_000_000)) as bar:
 

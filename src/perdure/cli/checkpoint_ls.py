@@ -73,7 +73,7 @@ def _rows(ledger: Any, *, every: bool) -> Any:
     for slot in reversed(ledger.slots) if every else branch:
         commit = ledger.commits.get(slot)
         if commit is None:
-            yield {"slot": slot, "what": "cannot be read"}
+            yield {"slot": slot, "what": "pruned" if slot in ledger.pruned else "cannot be read"}
             continue
         gone = slot in ledger.pruned
         if gone and not every:

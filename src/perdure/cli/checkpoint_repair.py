@@ -67,6 +67,7 @@ def main(args: argparse.Namespace) -> int:
                 n += 1
 
             carry_out(store, others, plan, on_fix=begun)
+            bar.at(n, "done")
     if not args.json:
         done = "would be mended" if args.dry_run else "were mended"
         left = f"; {len(plan.lost)} cannot be mended from here: add another --from" if plan.lost else ""

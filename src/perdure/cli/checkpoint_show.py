@@ -6,7 +6,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from heapq import merge
-from itertools import groupby
+from itertools import chain, groupby
 from typing import TYPE_CHECKING, Any
 
 from perdure.errors import CallError
@@ -30,6 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("url", metavar="URL")
     parser.add_argument("names", metavar="NAMES", nargs="*", help="only tensors and values of these names")
     parser.add_argument("--step", type=int, metavar="N", help="this step instead of the newest")
+    parser.add_argument("--slot", type=int, metavar="N", help="the commit in this slot, of a dead branch too (ls --all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(func=main)
 
@@ -41,21 +42,21 @@ def main(args: argparse.Namespace) -> int:
     from perdure.upkeep.ledger import read_ledger
 
     ledger = read_ledger(open_store(args.url))
-    commit = ledger.of(args.step)
+    commit = ledger.of(args.step, args.slot)
     run = ledger.opened()
     parts = []
     for ref in commit.parts:
         part = run.read_part(ref)
         parts.append((part, PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name)))  # type: ignore[misc]
-    shown = (_shown_json if args.json else _shown_text)(commit, parts, args.names)
-    if args.names and not shown:
+    if args.names and next(chain(_tensors(parts, args.names), _values(parts, args.names)), None) is None:
         raise CallError(
             f"nothing in step {commit.step} is called {' or '.join(args.names)}; leave the names out to see all"
         )
+    (_show_json if args.json else _show_text)(commit, parts, args.names)
     return 0
 
 
-def _shown_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: list[str]) -> int:
+def _show_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: list[str]) -> None:
     from perdure.cli.sizes import sized, when
 
     print(f"step {commit.step}, slot {commit.slot}, epoch {commit.epoch}, saved {when(commit.created)}")
@@ -65,9 +66,7 @@ def _shown_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: lis
     for key, value in commit.meta.items():
         print(f"meta {key} = {json.dumps(value)}")
     totals: dict[str, list[int]] = {}
-    n = 0
     for each in _tensors(parts, names):
-        n += 1
         _count(totals, each)
         packs = each["packs"]
         more = f" and {len(packs) - 1} more" if len(packs) > 1 else ""
@@ -77,14 +76,12 @@ def _shown_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: lis
         for alias in each["aliases"]:
             print(f"    also called {alias}")
     for value in _values(parts, names):
-        n += 1
         print(f"{value['key']} = {_short(json.dumps(value['value']))}")
     for dtype, (count, nbytes) in sorted(totals.items()):
         print(f"total {dtype}: {count} tensors, {sized(nbytes)}")
-    return n
 
 
-def _shown_json(commit: Commit, parts: list[tuple[Part, PartReader]], names: list[str]) -> int:
+def _show_json(commit: Commit, parts: list[tuple[Part, PartReader]], names: list[str]) -> None:
     """One object, written as it is read."""
     import msgspec
 
@@ -96,19 +93,18 @@ def _shown_json(commit: Commit, parts: list[tuple[Part, PartReader]], names: lis
     facts["layouts"] = msgspec.to_builtins(index.layouts) if index else []
     print(json.dumps(facts)[:-1] + ', "tensors": [')
     totals: dict[str, list[int]] = {}
-    n = 0
+    first = True
     for each in _tensors(parts, names):
         _count(totals, each)
-        print((",\n" if n else "") + json.dumps(each), end="")
-        n += 1
+        print(("" if first else ",\n") + json.dumps(each), end="")
+        first = False
     print('], "values": [')
     first = True
     for value in _values(parts, names):
         print(("" if first else ",\n") + json.dumps(value), end="")
-        first, n = False, n + 1
+        first = False
     told = {dtype: {"tensors": count, "nbytes": nbytes} for dtype, (count, nbytes) in sorted(totals.items())}
     print(f'], "totals": {json.dumps(told)}}}')
-    return n
 
 
 def _tensors(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator[dict[str, Any]]:

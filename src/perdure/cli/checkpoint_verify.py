@@ -26,6 +26,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("url", metavar="URL")
     which = parser.add_mutually_exclusive_group()
     which.add_argument("--step", type=int, metavar="N", help="this step instead of the newest")
+    which.add_argument("--slot", type=int, metavar="N", help="the commit in this slot, of a dead branch too (ls --all)")
     which.add_argument("--all", action="store_true", help="every commit that was not pruned, of dead branches too")
     parser.add_argument(
         "--no-data", action="store_true", help="all but the tensors' bytes: seconds, whatever their size"
@@ -47,7 +48,14 @@ def main(args: argparse.Namespace) -> int:
             bar.total = max(total >> 20, 1)
             bar.at(done >> 20, "")
 
-        report = verify(open_store(args.url), step=args.step, every=args.all, data=not args.no_data, on_bytes=moved)
+        report = verify(
+            open_store(args.url),
+            step=args.step,
+            slot=args.slot,
+            every=args.all,
+            data=not args.no_data,
+            on_bytes=moved,
+        )
     if args.json:
         print(json.dumps(asdict(report)))
         return IntegrityError.exit_code if report.damages else 0

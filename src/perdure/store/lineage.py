@@ -149,7 +149,7 @@ class Run:
     ) -> PackRef:
         """Store a pack as a blob of its own. The first chunk begins with the whole header (it may be the whole file).
 
-        Chunks whose every ``iter()`` starts anew with the same bytes (a list) can be written again by a store that tries
+        Chunks whose every ``iter()`` starts anew with the same bytes (a list) are written again by a store that tries
         again. After a `TryAgain` the pack may or may not be there: write it under another ``number`` or ``seq``.
         """
         name = pack_name(epoch=epoch, step=step, seq=seq, writer=writer, number=number)

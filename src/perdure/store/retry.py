@@ -39,7 +39,8 @@ _DELETE_BUDGET_S = 10.0  # what is not deleted is garbage, which the next sweep 
 class Retry:
     """``store``, each verb tried until ``budget_s`` have passed: a last try begins then, none later.
 
-    ``attempts``, if given, bounds the number of tries as well.
+    ``attempts``, if given, bounds the number of tries as well. Until the store has answered once, ``first_budget_s``
+    is all: its place may be mistyped.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class Retry:
         *,
         attempts: int | None = None,
         budget_s: float = 120.0,
+        first_budget_s: float = 30.0,
         first_wait_s: float = 0.2,
         longest_wait_s: float = 10.0,
         clock: Clock = SYSTEM,
@@ -56,9 +58,10 @@ class Retry:
         if attempts is not None and attempts < 1:
             raise CallError(f"attempts must be 1 or more, not {attempts}")
         self.store = store
-        self._attempts, self._budget_s = attempts, budget_s
+        self._attempts, self._budget_s, self._first_budget_s = attempts, budget_s, first_budget_s
         self._first_wait_s, self._longest_wait_s = first_wait_s, longest_wait_s
         self._clock, self._chance = clock, chance
+        self._answered = False
 
     def __repr__(self) -> str:
         return f"Retry({self.store!r}, budget_s={self._budget_s:g})"
@@ -113,11 +116,14 @@ class Retry:
         self._again(lambda: self.store.delete(name), budget_s=min(self._budget_s, _DELETE_BUDGET_S))
 
     def _again(self, attempt: Callable[[], T], *, budget_s: float | None = None) -> T:
-        give_up = self._clock.monotonic() + (self._budget_s if budget_s is None else budget_s)
+        within_s = self._budget_s if budget_s is None else budget_s
+        give_up = self._clock.monotonic() + (within_s if self._answered else min(within_s, self._first_budget_s))
         longest_s = self._first_wait_s
         for tried in itertools.count(1):
             try:
-                return attempt()
+                result = attempt()
+                self._answered = True
+                return result
             except _Final as final:
                 raise final.error from final.__cause__
             except TryAgain:

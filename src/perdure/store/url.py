@@ -175,5 +175,7 @@ def _absolute(path: str) -> str:
         raise CallError(f"{path!r}: write the home folder out (in Python: os.path.expanduser)", url=path)
     collapsed = _COLLAPSED.match(path)
     if collapsed:
-        raise CallError(f"the {collapsed[1]} URL lost a slash, as to pathlib; hand it over as text, with {collapsed[1]}://")
+        raise CallError(
+            f"the {collapsed[1]} URL lost a slash, as to pathlib; hand it over as text, with {collapsed[1]}://"
+        )
     return os.path.abspath(path)

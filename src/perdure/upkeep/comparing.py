@@ -13,6 +13,7 @@ from heapq import merge
 from itertools import groupby
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from perdure.layout import Box
@@ -24,7 +25,7 @@ from perdure.state.part_reader import PartReader
 from perdure.store import Commit, PackRef, Run
 from perdure.store.pack_header import TILE_BYTES
 
-__all__ = ["Changed", "Difference", "Side", "compare"]
+__all__ = ["Changed", "Difference", "Side", "compare", "first_difference"]
 
 _SLAB_BYTES = 64 << 20  # of each side, where data is read
 
@@ -56,8 +57,8 @@ class Difference:
 
     @property
     def same(self) -> bool:
-        """Whether there is no difference at all."""
-        return not (self.added or self.removed or self.changed or self.aliases or self.values or self.meta)
+        """Whether all tensors and values are the same, bit by bit; ``meta`` is what somebody said of the save."""
+        return not (self.added or self.removed or self.changed or self.aliases or self.values)
 
 
 class Side:
@@ -143,6 +144,35 @@ def compare(a: Side, b: Side, *, on_tensor: Callable[[str], None] = lambda name:
     return found
 
 
+def first_difference(a: Any, b: Any, *, at: str = "") -> tuple[str, Any, Any]:
+    """The first place where two values of JSON differ, as a path into them, and what each has there.
+
+    What one side does not have is None there, as where it has None: the path tells.
+
+    >>> first_difference({"groups": [{"lr": 0.1}]}, {"groups": [{"lr": 0.2}]})
+    ('.groups[0].lr', 0.1, 0.2)
+    """
+    if isinstance(a, dict) and isinstance(b, dict):
+        for key in sorted({*a, *b}):
+            if key not in a or key not in b:
+                return f"{at}.{key}", a.get(key), b.get(key)
+            if not _alike(a[key], b[key]):
+                return first_difference(a[key], b[key], at=f"{at}.{key}")
+    if isinstance(a, list) and isinstance(b, list):
+        for i, (one, two) in enumerate(zip(a, b, strict=False)):
+            if not _alike(one, two):
+                return first_difference(one, two, at=f"{at}[{i}]")
+        i = min(len(a), len(b))
+        if len(a) != len(b):
+            return f"{at}[{i}]", *(each[i] if i < len(each) else None for each in (a, b))
+    return at, a, b
+
+
+def _alike(a: Any, b: Any) -> bool:
+    """Whether two values of JSON are the same; 1, 1.0 and true are not."""
+    return msgspec.json.encode(a, order="sorted") == msgspec.json.encode(b, order="sorted")
+
+
 def _compare(found: Difference, name: str, a: Side, mine: CatalogTensor, b: Side, other: CatalogTensor) -> None:
     if (mine.dtype, mine.shape) != (other.dtype, other.shape):
         form = f"{mine.dtype}{list(mine.shape)} -> {other.dtype}{list(other.shape)}"
@@ -216,7 +246,9 @@ def _zipped(
 
 def _different(a: dict[str, Any], b: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     return {
-        key: (a.get(key), b.get(key)) for key in sorted({*a, *b}) if (key in a, a.get(key)) != (key in b, b.get(key))
+        key: (a.get(key), b.get(key))
+        for key in sorted({*a, *b})
+        if (key in a) != (key in b) or not _alike(a.get(key), b.get(key))
     }
 
 

@@ -36,8 +36,11 @@ class Ledger:
     store: Store
     run: str = ""
     commits: dict[int, Commit] = field(default_factory=dict)
+    epochs: dict[int, Epoch] = field(default_factory=dict)
     pruned: dict[int, Pruned | None] = field(default_factory=dict)
     unread: list[Unread] = field(default_factory=list)
+    done_without: list[Unread] = field(default_factory=list)
+    """slots that cannot be read and were given up: no damage any more"""
     slots: list[int] = field(default_factory=list)
     """the numbers of all slot files, those that cannot be read too"""
     highest: int = 0
@@ -61,8 +64,18 @@ class Ledger:
         """All commits that were not given up, of every branch, newest first."""
         return [self.commits[slot] for slot in sorted(self.commits, reverse=True) if slot not in self.pruned]
 
-    def of(self, step: int | None) -> Commit:
-        """The newest commit of ``step`` (None: of any) on the branch; raises `BlobMissing` if there is none."""
+    @property
+    def lost(self) -> list[int]:
+        """The slots that cannot be read and were not given up: they may name anything."""
+        return [slot for each in self.unread if (slot := number_of(each.file)) and each.file == slot_name(slot)]
+
+    def of(self, step: int | None, slot: int | None = None) -> Commit:
+        """The newest commit of ``step`` (None: of any) on the branch, or the one in ``slot``, on whichever branch.
+
+        Raises `BlobMissing` if there is none.
+        """
+        if slot is not None:
+            return self._in(slot, step)
         there = [commit for commit in self.branch() if step is None or commit.step == step]
         for commit in there:
             if commit.slot not in self.pruned:
@@ -70,14 +83,29 @@ class Ledger:
         what = "there is no committed step" if step is None else f"the committed step {step}"
         why = " to be had: all were pruned" if there else ("" if step is None else " is not there")
         why = why if step is None or not there else " was pruned"
+        elsewhere = next((commit.slot for commit in self.live() if commit.step == step), None)
+        if step is not None and elsewhere is not None:
+            why = f" is on a branch that training left (--slot {elsewhere})"
         raise BlobMissing(f"{what}{why} in {self.store}; `perdure checkpoint ls --all` lists what is", step=step)
+
+
+    def _in(self, slot: int, step: int | None) -> Commit:
+        commit = self.commits.get(slot)
+        what = "cannot be read" if slot in self.slots else "is not there"
+        if commit is not None and slot in self.pruned:
+            what = f"(step {commit.step}) was pruned"
+        elif commit is not None and step is not None and commit.step != step:
+            what = f"is step {commit.step}, not {step}"
+        elif commit is not None:
+            return commit
+        raise BlobMissing(f"slot {slot} {what} in {self.store}; `perdure checkpoint ls --all` lists what is", step=step)
 
 
 def read_ledger(store: Store) -> Ledger:
     """Read the marker and every epoch, slot and tombstone of ``store``. Raises `BlobMissing` if there is no run."""
     ledger = Ledger(store)
     slots, epochs, pruned = ({number_of(name) or 0 for name in store.names(f)} - {0} for f in (SLOTS, EPOCHS, PRUNED))
-    if not slots and not epochs and store.size(MARKER) is None:
+    if not slots and not epochs and not _is_there(store, MARKER):
         raise BlobMissing(f"there is no run in {store}: {MARKER} is not there; check the place", file=MARKER)
     marker = _read(ledger, MARKER, Marker, "nobody can open the run")
     ledger.run = marker.run if marker is not None else ""
@@ -99,14 +127,26 @@ def read_ledger(store: Store) -> Ledger:
             costs,
             lambda found, s=slot: found.slot == s,  # type: ignore[misc]
         )
+    given_up = {slot_name(slot) for slot in pruned}
+    ledger.done_without = [each for each in ledger.unread if each.file in given_up]
+    ledger.unread = [each for each in ledger.unread if each.file not in given_up]
     return ledger
+
+
+def _is_there(store: Store, name: str) -> bool:
+    try:
+        return store.size(name) is not None
+    except IntegrityError:  # it is, and is no plain file
+        return True
 
 
 def _read_epochs(ledger: Ledger, epochs: set[int]) -> None:
     costs = "nothing that was saved, but a writer of an older epoch might not be refused"
     newest = max([*epochs, *(commit.epoch for commit in ledger.commits.values())], default=0)
     for epoch in _with_gaps(ledger, epochs, epoch_name, newest, costs):
-        _read(ledger, epoch_name(epoch), Epoch, costs, lambda found, e=epoch: found.epoch == e)  # type: ignore[misc]
+        found = _read(ledger, epoch_name(epoch), Epoch, costs, lambda found, e=epoch: found.epoch == e)  # type: ignore[misc]
+        if found is not None:
+            ledger.epochs[epoch] = found
 
 
 def _with_gaps(

@@ -3,7 +3,8 @@
 Theory. A blob is stretches, each with its digest (`perdure.upkeep.blueprints`), so it need not be whole anywhere: a
 pack that is damaged in two places in two mirrors is put together from the good tiles of both, and of what is damaged
 itself. What a blob must hash to is told by what names it: commits name parts, parts name packs. So the plan works its
-way down, with the good copy of each record, wherever that is.
+way down, with the good copy of each record, wherever that is. A record says what other blobs must be, so it is taken only
+from a copy that is of the history of the run here (`perdure.upkeep.histories`), never from one that was trained on apart.
 
 The plan reads and compares everything; what verifies is in no plan. The one executor writes the mended blob beside the
 damaged one, under ``repairs/``, hashes it in full, deletes the damaged one and puts the mended one in its place. A
@@ -21,9 +22,10 @@ import xxhash
 
 from perdure.errors import BlobCorrupt, CallError, IntegrityError, StorageError
 from perdure.store import Commit, Epoch, Marker, PackRef, Part, PartRef, Pruned, Store, parse_header
-from perdure.store.places import EPOCHS, MARKER, PRUNED, SLOTS, number_of, slot_name
+from perdure.store.places import EPOCHS, MARKER, PRUNED, SLOTS, epoch_name, number_of, slot_name
 from perdure.store.records import decode, encode, read_record
 from perdure.upkeep.blueprints import Stretch, bad_tiles, leaves_of, room_for, tensors_of, top_of
+from perdure.upkeep.histories import Parting, parting_of
 from perdure.upkeep.ledger import read_ledger
 from perdure.upkeep.verifying import REPAIRS
 
@@ -150,10 +152,19 @@ class _Planning:
                     f"{other.store} holds the run {other.run[:8] or '?'}, not {mine[:8]}: "
                     "only copies of the same run can mend it"
                 )
+        self._partings = [parting_of(self._ledger, other) for other in self._others]
+        for other, parting in zip(self._others, self._partings, strict=True):
+            if parting is not None:
+                self._plan.notes.append(
+                    f"{other.store} was trained on apart from this run: from epoch {parting.epoch} on it is another "
+                    f"training ({parting.file} is whole here and not what it says), of which nothing is taken"
+                )
 
     def plan(self, step: int | None) -> RepairPlan:
         for unread in self._ledger.unread:
             self._record(unread.file, unread.message)
+        for unread in self._ledger.done_without:
+            self._record(unread.file, unread.message, needed=False)
         self._newer(step)
         commits = self._ledger.live() if step is None else [self._ledger.of(step)]
         for commit in commits:
@@ -164,18 +175,29 @@ class _Planning:
 
     # --- records -----------------------------------------------------------------------------------------------------
 
-    def _record(self, name: str, why: str) -> None:
-        """Find the record ``name`` in the other stores; all that have it must have the same."""
+    def _record(self, name: str, why: str, *, needed: bool = True) -> None:
+        """Find the record ``name`` in the copies that are of our history; all that have it must have the same."""
         found: dict[bytes, tuple[int, Record]] = {}
+        foreign: Parting | None = None
         for number, other in enumerate(self._others, 1):
             try:
                 record: Record = read_record(other.store, name, _kind_of(name))
             except (IntegrityError, StorageError):
                 continue
-            if record.run == self._ledger.run and self._fits(name, record):
+            parting = self._partings[number - 1]
+            if parting is not None and self._epoch_of(record) >= parting.epoch:
+                foreign = parting
+            elif record.run == self._ledger.run and self._fits(name, record):
                 found.setdefault(encode(record), (number, record))
         if len(found) != 1:
+            if not needed:
+                return
             reason = "no copy has a good one" if not found else "the copies do not agree on it"
+            if foreign is not None and not found:
+                reason = (
+                    f"the copy's is of another training ({foreign.file} is whole here and not what the copy says), and "
+                    "is not taken"
+                )
             self._plan.lost.append(Lost(name, f"{why}; {reason}"))
             return
         ((data, (number, record)),) = found.items()
@@ -197,10 +219,19 @@ class _Planning:
             return record.epoch == number
         return isinstance(record, Marker) or record.slot == number
 
+    def _epoch_of(self, record: Record) -> int:
+        """The epoch that a record belongs to; 0 for one that every training of the run has."""
+        return record.epoch if isinstance(record, Epoch | Commit) else 0
+
     def _newer(self, step: int | None) -> None:
         """Commits above our newest that other stores have: taken if one is of the ``step`` that is asked for."""
         highest = self._ledger.highest
-        there = {slot: c for other in self._others for slot, c in other.commits.items() if slot > highest}
+        there = {
+            slot: commit
+            for other, parting in zip(self._others, self._partings, strict=True)
+            for slot, commit in other.commits.items()
+            if slot > highest and (parting is None or commit.epoch < parting.epoch)
+        }
         if not there:
             return
         have = any(commit.step == step for commit in self._ledger.branch())
@@ -215,6 +246,10 @@ class _Planning:
         for slot in range(highest + 1, max(wanted) + 1):
             name = slot_name(slot)
             self._record(name, f"{name} is not there")
+        for epoch in sorted({there[slot].epoch for slot in there if slot <= max(wanted)} - self._ledger.epochs.keys()):
+            name = epoch_name(epoch)
+            if _size(self._stores[0], name) is None:
+                self._record(name, f"{name} is not there")
 
     # --- parts and packs ---------------------------------------------------------------------------------------------
 
@@ -256,7 +291,7 @@ class _Planning:
     def _mend(self, name: str, nbytes: int, stretches: Sequence[Stretch], why: str) -> None:
         """Plan the fix of a blob if it is not whole."""
         mine = self._stores[0]
-        size = mine.size(name)
+        size = _size(mine, name)
         room = room_for(stretches)
         wanted = [(number, tile) for number, each in enumerate(stretches) for tile in range(each.n_tiles)]
         if size is None:
@@ -266,15 +301,16 @@ class _Planning:
             if not bad and size == nbytes:
                 return
             why = f"it has {size} bytes, not {nbytes}" if size != nbytes else _said(stretches, bad)
+            why = "it is no plain file" if size < 0 else why
         staged = REPAIRS + name
-        if mine.size(staged) == nbytes and not _bad(mine, staged, stretches, room):
+        if _size(mine, staged) == nbytes and not _bad(mine, staged, stretches, room):
             takes = tuple(Take(0, each) for each in stretches)
             self._plan.fixes.append(Fix(name, nbytes, why, takes, size is not None, staged=True))
             return
         source = dict.fromkeys(wanted, 0)
         left = [each for each in bad if not stretches[each[0]].pad]
         for number, other in enumerate(self._stores[1:], 1):
-            if not left or other.size(name) is None:
+            if not left or _size(other, name) is None:
                 continue
             tiles = [stretches[at].tile(tile) for at, tile in left]
             worse = {at for at, _ in _bad(other, name, tiles, room)}
@@ -284,6 +320,14 @@ class _Planning:
             self._plan.lost.append(Lost(name, f"{name}: {_said(stretches, left)}, and no copy has it good"))
             return
         self._plan.fixes.append(Fix(name, nbytes, why, tuple(_takes(stretches, source)), size is not None))
+
+
+def _size(store: Store, name: str) -> int | None:
+    """The bytes of a blob; -1 for what is no plain file, which is there and is to go."""
+    try:
+        return store.size(name)
+    except BlobCorrupt:
+        return -1
 
 
 def _bad(store: Store, name: str, stretches: Sequence[Stretch], room: memoryview) -> list[tuple[int, int]]:

@@ -65,11 +65,12 @@ def verify(
     store: Store,
     *,
     step: int | None = None,
+    slot: int | None = None,
     every: bool = False,
     data: bool = True,
     on_bytes: Callable[[int, int], None] = lambda done, total: None,
 ) -> Report:
-    """Verify the newest commit of the run in ``store``, that of ``step``, or ``every`` commit that was not pruned.
+    """Verify the newest commit of the run in ``store``, that of ``step`` or in ``slot``, or ``every`` one not pruned.
 
     Records are verified in any case, all of them. Without ``data`` everything but the bytes of tensors is: that they
     are covered, that their packs are there, of the right size and with the right header. ``on_bytes`` is told how many
@@ -81,10 +82,12 @@ def verify(
     work = _Verifying(ledger, on_bytes)
     for each in ledger.unread:
         work.tell(Damage(each.file, each.message, each.costs))
+    for each in ledger.done_without:
+        work.report.notes.append(f"{each.file} cannot be read and was given up: nothing is lost by it any more")
     if not ledger.commits:
         work.report.notes.append("there is no commit that can be read")
         return work.report
-    commits = ledger.live() if every else [ledger.of(step)]
+    commits = ledger.live() if every else [ledger.of(step, slot)]
     for commit in commits:
         work.commit(commit)
         work.report.steps.append(commit.step)
@@ -154,22 +157,21 @@ class _Verifying:
 
     def others(self, *, every: bool) -> None:
         """Notes on what lies there and is not of the run, or of no commit that was verified."""
-        strange, unused, unused_bytes, left = [], 0, 0, 0
+        strange, unused, late, unused_bytes, left = [], 0, 0, 0, 0
+        newest = max((commit.epoch for commit in self._ledger.commits.values()), default=0)
         for name in self._store.names(""):
             if name.startswith(REPAIRS):
                 left += 1
             elif written_by(name) is not None and name.startswith((PACKS, PARTS)):
                 if name not in self._users:
                     unused += 1
-                    unused_bytes += (self._store.size(name) or 0) if every else 0
+                    late += (written_by(name) or 0) >= newest
+                    unused_bytes += self._size(name) if every else 0
             elif name != MARKER and (number_of(name) is None or not name.startswith((EPOCHS, SLOTS, PRUNED))):
                 strange.append(name)
         notes = self.report.notes
         if unused and every:
-            notes.append(
-                f"{unused} packs and parts ({unused_bytes} bytes) are of no commit: a save under way, or left over "
-                "from one that failed; `perdure checkpoint prune` removes those"
-            )
+            notes.append(f"{unused} packs and parts ({unused_bytes} bytes) are {self._whose(unused, late)}")
         if strange:
             shown = ", ".join(strange[:3]) + (", ..." if len(strange) > 3 else "")
             notes.append(f"{len(strange)} files are not perdure's and were left alone: {shown}")
@@ -195,6 +197,24 @@ class _Verifying:
             costs = damage.costs or f"{_counted(lost)} cannot be restored whole from here"
             told.append(Damage(damage.file, damage.message, costs, lost, damage.tensor, damage.tile))
         self.report.damages = sorted(told, key=lambda each: (each.file, each.tensor or "", each.tile or 0))
+
+    def _whose(self, unused: int, late: int) -> str:
+        """What packs and parts are that no commit names which can be read, and when they go."""
+        if self._ledger.lost:
+            slots = ", ".join(map(str, self._ledger.lost[:5]))
+            return f"of no commit that can be read, but may be of slot {slots}, which cannot be: leave them there"
+        told = "of no commit: a save under way, or left over from one that failed; "
+        goes = "when a later session has committed a step" if late else ""
+        if late < unused:
+            goes = f"{late} of them {goes}, the others now" if late else "now"
+        return f"{told}`perdure checkpoint prune` removes {'them ' if late in (0, unused) else ''}{goes}"
+
+    def _size(self, name: str) -> int:
+        try:
+            return self._store.size(name) or 0
+        except IntegrityError as error:  # no plain file
+            self.tell(Damage(name, str(error), "nothing: no commit that was verified names it"))
+            return 0
 
     # --- inside ------------------------------------------------------------------------------------------------------
 
@@ -271,7 +291,7 @@ class _Verifying:
 
     def _cut(self, ref: PackRef) -> None:
         """A pack of the wrong size may have a good header: what is lost then is hashed too."""
-        if self._store.size(ref.name) is not None:
+        if self._size(ref.name):
             self._whole.add(ref.name)
 
     def _hash(self, ref: PackRef) -> None:

@@ -126,7 +126,7 @@ def test_a_save_outlives_a_server_that_restarts(tmp_path: Path) -> None:
         SYSTEM.sleep(8.0)
         assert not second.done()
         seaweed.start()
-        assert second.result(100).step == 2
+        assert second.result(100).slot == 2
         ckpt.close()
         assert bool((perdure.load(url)["model.weight"] == 2).all())
     finally:

@@ -218,6 +218,12 @@ def test_a_value_that_cannot_be_saved_is_named_with_its_place() -> None:
     assert caught.value.key == "config.model[1].activation"
 
 
+def test_a_dict_that_grows_comes_back_from_a_list_that_holds_it() -> None:  # docs/training.md says so
+    live: dict[str, Any] = {"note": {"history": [{}]}}
+    restore(save({"note": {"history": [{"a": 1, "b": {"c": 2.5}}]}}), live)
+    assert live == {"note": {"history": [{"a": 1, "b": {"c": 2.5}}]}}
+
+
 def test_what_holds_itself_or_has_no_end_is_refused_by_its_key() -> None:
     mine: dict[str, Any] = {"w": torch.zeros(1)}
     mine["again"] = mine

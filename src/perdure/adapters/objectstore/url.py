@@ -46,7 +46,7 @@ _BUCKET = re.compile(r"\A[A-Za-z0-9$][A-Za-z0-9._-]{0,221}\Z")
 _STEP = re.compile(r"\A(?!\.\.?\Z)[A-Za-z0-9._=+,@-]{1,200}\Z")
 _HOSTED = re.compile(r"\A([^@]+)@([a-z0-9]+)\.(?:dfs|blob)\.(?:core\.windows\.net|fabric\.microsoft\.com)\Z")
 _REGION = re.compile(r"\A[A-Za-z0-9][A-Za-z0-9_-]{0,62}\Z")
-_ACCOUNT = re.compile(r"\A[a-z0-9]{3,24}\Z")
+_ACCOUNT = re.compile(r"\A[a-z0-9][a-z0-9-]{0,62}\Z")
 _ENDPOINTS = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")  # what obstore reads of the environment
 _OPENS_WITH = {
     "s3": "correct the options endpoint and region, or the variables AWS_*",
@@ -106,8 +106,8 @@ class Place:
             )
         if not _REGION.match(options.get("region", "x")):
             raise CallError(f"{shown}: the option region is one word, such as eu-west-1; correct it", url=shown)
-        if not _ACCOUNT.match(options.get("account", "xxx")):
-            raise CallError(f"{shown}: the option account is 3 to 24 small letters and digits; correct it", url=shown)
+        if not _ACCOUNT.match(options.get("account", "x")):
+            raise CallError(f"{shown}: the option account is small letters and digits; correct it", url=shown)
         profile = (
             find_profile(options.get("profile"), variables) if kind == "s3" and not on(options, "anonymous") else None
         )

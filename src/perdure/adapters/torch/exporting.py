@@ -20,11 +20,12 @@ from perdure.adapters.torch.load import load
 from perdure.adapters.torch.nested import references
 from perdure.adapters.torch.tensors import dtype_name
 from perdure.checkpoint.restoring import read_catalog
-from perdure.errors import BlobMissing, CallError, NeedsPerson
+from perdure.errors import CallError, NeedsPerson
 from perdure.state.catalogs import Patterns
 from perdure.state.index import CatalogTensor
 from perdure.state.values import decode_value
 from perdure.store import Disk, Run, open_store
+from perdure.store.branch import commit_of
 from perdure.store.refusals import explained
 from perdure.store.safetensors import StoredAs, code_of, write_header
 
@@ -70,26 +71,24 @@ class Exported:
 
 
 class Source:
-    """One committed step of a run; ``step`` is the newest by default."""
+    """One committed step of a run, the newest by default; ``slot`` names a commit on whichever branch it is."""
 
-    def __init__(self, url: str | os.PathLike[str], *, step: int | None = None) -> None:
+    def __init__(self, url: str | os.PathLike[str], *, step: int | None = None, slot: int | None = None) -> None:
         self.url = os.fspath(url)
         self._run = Run.open(open_store(url), create=False, tell=lambda note: None)
+        self._asked = slot
         self.step, self._slot = self._find(step)
         self.catalog = read_catalog(self._run, self._slot)[0]
 
     def _find(self, step: int | None) -> tuple[int, int]:
-        commit = self._run.head() if step is None else self._run.find(step)
-        if commit is None:
-            wanted = "" if step is None else f" {step}"
-            raise BlobMissing(f"there is no committed step{wanted} in {self.url}", step=step)
+        commit = commit_of(self._run, step=step, slot=self._asked)
         return commit.step, commit.slot
 
     def read(self, tensors: Sequence[Wanted]) -> Iterator[tuple[Wanted, torch.Tensor]]:
         """Each tensor, whole and verified, in that order. Each is the caller's own; few are in memory at a time."""
         for batch in _batches(tensors):
             names = [glob.escape(each.saved.name) for each in batch]
-            found = load(self.url, names=names, step=self.step)
+            found = load(self.url, names=names, step=self.step, slot=self._asked)
             for each in batch:
                 tensor = found.pop(each.saved.name)
                 if tuple(tensor.shape) != each.saved.shape or dtype_name(tensor.dtype) != each.saved.dtype:
