@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+import msgspec
 import pytest
 from small import BIG, LAYOUT, original, small_run, wholes
 from test_verifying import FIRST, FLIPS, MARKER, OTHER, PART, place_of
@@ -11,6 +12,7 @@ from test_verifying import FIRST, FLIPS, MARKER, OTHER, PART, place_of
 from perdure.errors import BlobMissing, CallError, StorageError
 from perdure.store import Ram, Run, Store
 from perdure.store.places import slot_name
+from perdure.store.records import encode
 from perdure.testing.runs import blobs_of, copy_of, cut, flip, save_step
 from perdure.upkeep.repairing import RepairPlan, carry_out, plan_repair
 from perdure.upkeep.verifying import REPAIRS, verify
@@ -216,8 +218,11 @@ def trained_on(seed: int, *, claimed: bool = True) -> Ram:
     return store
 
 
-FOURTH = (slot_name(4), "epochs/0000000002.json", PART.format(4, 0), PART.format(4, 1))
-FOURTH = tuple(name.replace("parts/0000000001", "parts/0000000002") for name in FOURTH)
+FOURTH = (
+    slot_name(4),
+    "epochs/0000000002.json",
+    *(PART.format(4, writer).replace("/0000000001/", "/0000000002/") for writer in (0, 1)),
+)
 
 
 @pytest.mark.parametrize("n_damaged", [1, 2, 3, 4])
@@ -264,6 +269,20 @@ def test_a_mirror_of_the_same_training_mends_the_same_damage(names: tuple[str, .
         assert {fix.name for fix in plan_repair(store, others).fixes} == set(names)
     assert repair(store, mirror).lost == []
     assert blobs_of(store) == whole
+
+
+def test_what_is_whole_by_any_record_here_is_not_replaced_by_what_another_one_says() -> None:
+    """A commit here names parts of the copy's bytes, whoever made it so: ours, which a commit names too, stay."""
+    store, other = trained_on(1), trained_on(2)
+    theirs = Run.open(other, create=False).read_slot(4)
+    made = msgspec.structs.replace(Run.open(store, create=False).read_slot(4), slot=5, parent=4, parts=theirs.parts)
+    store.put(slot_name(5), [encode(made)])
+    before = blobs_of(store)
+    plan = repair(store, other)
+    assert plan.fixes == []
+    assert {lost.name for lost in plan.lost} == set(FOURTH[2:])
+    assert "it stays as it is" in plan.lost[0].message
+    assert blobs_of(store) == before
 
 
 def test_what_was_there_before_two_trainings_parted_is_mended_from_either() -> None:

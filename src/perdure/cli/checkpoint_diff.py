@@ -94,7 +94,7 @@ def _more(n: int) -> None:
 def _shortened(a: object, b: object) -> tuple[str, str]:
     """Both as JSON, cut so that the first place where they differ is seen."""
     one, two = json.dumps(a), json.dumps(b)
-    alike = next((i for i, pair in enumerate(zip(one, two, strict=False)) if pair[0] != pair[1]), min(len(one), len(two)))
+    alike = len(os.path.commonprefix([one, two]))
     start = max(0, alike - _CHARS // 2) if max(len(one), len(two)) > _CHARS else 0
     return _cut(one, start), _cut(two, start)
 

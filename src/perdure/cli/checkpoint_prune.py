@@ -22,8 +22,9 @@ examples:
   perdure checkpoint prune checkpoints/run7 --step 300 --step 400
 
 Rules look at the training of the newest step. Steps of another one (that began from scratch in the same folder) stay,
-unless --other-trainings says that they go. Without --keep, --step and --slot only what sessions left behind that ended in the middle of a save is deleted. The newest step,
-pinned steps and whatever perdure did not write always stay. Safe while the run is trained and read.
+unless --other-trainings says that they go. Without --keep, --step and --slot only what sessions left behind that ended
+in the middle of a save is deleted. The newest step, pinned steps and whatever perdure did not write always stay. Safe
+while the run is trained and read.
 """
 
 

@@ -30,7 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("url", metavar="URL")
     parser.add_argument("names", metavar="NAMES", nargs="*", help="only tensors and values of these names")
     parser.add_argument("--step", type=int, metavar="N", help="this step instead of the newest")
-    parser.add_argument("--slot", type=int, metavar="N", help="the commit in this slot, of a dead branch too (ls --all)")
+    parser.add_argument("--slot", type=int, metavar="N", help="the commit in this slot, on any branch (ls --all)")
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(func=main)
 

@@ -164,7 +164,7 @@ def first_difference(a: Any, b: Any, *, at: str = "") -> tuple[str, Any, Any]:
                 return first_difference(one, two, at=f"{at}[{i}]")
         i = min(len(a), len(b))
         if len(a) != len(b):
-            return f"{at}[{i}]", *(each[i] if i < len(each) else None for each in (a, b))
+            return f"{at}[{i}]", a[i] if i < len(a) else None, b[i] if i < len(b) else None
     return at, a, b
 
 

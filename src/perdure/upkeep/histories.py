@@ -2,9 +2,9 @@
 
 Theory. Two copies of a run may be trained on apart. Each writer claims an epoch before it commits, and the record of
 that claim has a random token, which every commit repeats: so histories part at a claim, and from there on all that one
-of them has is foreign to the other, be its names, steps and run the same. A copy is *ours up to* the first epoch at which
-anything that can be read here contradicts it: the claim, a commit of the same slot, a part or pack of a commit that it
-has and we have lost. Nothing but what is below that epoch may be taken from it.
+of them has is foreign to the other, be its names, steps and run the same. A copy is *ours up to* the first epoch at
+which anything that can be read here contradicts it: the claim, a commit of the same slot, a part or pack of a commit
+that it has and we have lost. Nothing but what is below that epoch may be taken from it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from perdure.store.records import Part, decode
 from perdure.upkeep.blueprints import bad_tiles, room_for, tensors_of, top_of
 from perdure.upkeep.ledger import Ledger
 
-__all__ = ["Parting", "parting_of"]
+__all__ = ["Parting", "has_top", "parting_of", "parts_here"]
 
 _HEAD_BYTES = 8
 
@@ -45,7 +45,7 @@ def parting_of(mine: Ledger, copy: Ledger) -> Parting | None:
             break  # epochs never fall as slots rise
         if slot in mine.commits:
             continue
-        parts = _parts_here(mine) if parts is None else parts
+        parts = parts_here(mine) if parts is None else parts
         file = _contradiction(mine, copy, commit, parts)
         if file is not None:
             return Parting(commit.epoch, file)
@@ -75,7 +75,7 @@ def _contradiction(mine: Ledger, copy: Ledger, commit: Commit, parts: dict[str, 
     named = {pack.name: pack for part in parts.values() for pack in part.packs}
     for ref in commit.parts:
         if ref.name in parts:
-            if not _is_top(mine.store, ref):
+            if not has_top(mine.store, ref):
                 return ref.name
             continue
         theirs = _part_of(copy, ref)
@@ -86,7 +86,7 @@ def _contradiction(mine: Ledger, copy: Ledger, commit: Commit, parts: dict[str, 
     return None
 
 
-def _parts_here(mine: Ledger) -> dict[str, Part]:
+def parts_here(mine: Ledger) -> dict[str, Part]:
     """The parts here whose record is whole by itself, of this run."""
     run = mine.opened()
     found: dict[str, Part] = {}
@@ -103,7 +103,7 @@ def _parts_here(mine: Ledger) -> dict[str, Part]:
 
 
 def _part_of(copy: Ledger, ref: PartRef) -> Part | None:
-    if not _is_top(copy.store, ref):
+    if not has_top(copy.store, ref):
         return None
     try:
         return decode(copy.store.read(ref.name, nbytes=ref.top_nbytes), Part, file=ref.name)
@@ -111,7 +111,8 @@ def _part_of(copy: Ledger, ref: PartRef) -> Part | None:
         return None
 
 
-def _is_top(store: Store, ref: PartRef | PackRef) -> bool:
+def has_top(store: Store, ref: PartRef | PackRef) -> bool:
+    """Whether a part or pack has the record or header that ``ref`` says."""
     top = top_of(ref)
     try:
         return xxhash.xxh3_128_digest(store.read(ref.name, nbytes=top.nbytes)) == top.digests
@@ -121,7 +122,7 @@ def _is_top(store: Store, ref: PartRef | PackRef) -> bool:
 
 def _is_another(store: Store, ref: PackRef) -> bool:
     """Whether the pack here is whole by its own header and digests, and another one than ``ref``."""
-    if _is_top(store, ref):
+    if has_top(store, ref):
         return False
     try:
         nbytes = store.size(ref.name)

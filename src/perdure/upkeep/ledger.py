@@ -88,7 +88,6 @@ class Ledger:
             why = f" is on a branch that training left (--slot {elsewhere})"
         raise BlobMissing(f"{what}{why} in {self.store}; `perdure checkpoint ls --all` lists what is", step=step)
 
-
     def _in(self, slot: int, step: int | None) -> Commit:
         commit = self.commits.get(slot)
         what = "cannot be read" if slot in self.slots else "is not there"

@@ -3,8 +3,9 @@
 Theory. A blob is stretches, each with its digest (`perdure.upkeep.blueprints`), so it need not be whole anywhere: a
 pack that is damaged in two places in two mirrors is put together from the good tiles of both, and of what is damaged
 itself. What a blob must hash to is told by what names it: commits name parts, parts name packs. So the plan works its
-way down, with the good copy of each record, wherever that is. A record says what other blobs must be, so it is taken only
-from a copy that is of the history of the run here (`perdure.upkeep.histories`), never from one that was trained on apart.
+way down, with the good copy of each record, wherever that is. A record says what other blobs must be, so it is taken
+only from a copy that is of the history of the run here (`perdure.upkeep.histories`), never from one that was trained on
+apart; and what any record here says is whole is never replaced, whatever another one says.
 
 The plan reads and compares everything; what verifies is in no plan. The one executor writes the mended blob beside the
 damaged one, under ``repairs/``, hashes it in full, deletes the damaged one and puts the mended one in its place. A
@@ -25,7 +26,7 @@ from perdure.store import Commit, Epoch, Marker, PackRef, Part, PartRef, Pruned,
 from perdure.store.places import EPOCHS, MARKER, PRUNED, SLOTS, epoch_name, number_of, slot_name
 from perdure.store.records import decode, encode, read_record
 from perdure.upkeep.blueprints import Stretch, bad_tiles, leaves_of, room_for, tensors_of, top_of
-from perdure.upkeep.histories import Parting, parting_of
+from perdure.upkeep.histories import Parting, has_top, parting_of, parts_here
 from perdure.upkeep.ledger import read_ledger
 from perdure.upkeep.verifying import REPAIRS
 
@@ -143,6 +144,7 @@ class _Planning:
         self._others = [read_ledger(other) for other in others]
         self._plan = RepairPlan()
         self._done: set[str] = set()
+        self._known: dict[str, list[PartRef | PackRef]] | None = None
         mine = self._ledger.run
         if not mine:
             raise CallError(f"not one record in {store} can be read, so nobody knows which run it was: copy it anew")
@@ -275,8 +277,12 @@ class _Planning:
             self._mend(ref.name, ref.nbytes, [top_of(ref), *tensors_of(index)], "it is not what was written")
 
     def _top(self, ref: PartRef | PackRef) -> bytes | None:
-        """The record or header, from whichever copy has a good one."""
+        """The record or header, from whichever copy has a good one; None if the blob here is to stay as it is."""
         top = top_of(ref)
+        if not has_top(self._stores[0], ref) and any(has_top(self._stores[0], each) for each in self._said_here(ref)):
+            message = f"{ref.name} is whole as one record here says, and not as another one says: it stays as it is"
+            self._plan.lost.append(Lost(ref.name, message))
+            return None
         for name in (ref.name, REPAIRS + ref.name):
             for store in self._stores:
                 try:
@@ -287,6 +293,16 @@ class _Planning:
                     return raw
         self._plan.lost.append(Lost(ref.name, f"{top.what} of {ref.name} is good nowhere"))
         return None
+
+    def _said_here(self, ref: PartRef | PackRef) -> list[PartRef | PackRef]:
+        """What else records here say of the blob of ``ref``."""
+        if self._known is None:
+            self._known = {}
+            refs: list[PartRef | PackRef] = [part for commit in self._ledger.commits.values() for part in commit.parts]
+            refs += [pack for part in parts_here(self._ledger).values() for pack in part.packs]
+            for each in refs:
+                self._known.setdefault(each.name, []).append(each)
+        return [each for each in self._known.get(ref.name, ()) if each != ref]
 
     def _mend(self, name: str, nbytes: int, stretches: Sequence[Stretch], why: str) -> None:
         """Plan the fix of a blob if it is not whole."""
