@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
 
 import perdure
 from measure import Stopwatch, Turn, arguments, report, take_turns
-from state import copy_into, make_state, size_bytes
+from state import change, copy_into, make_state, size_bytes
 
 OURS = "perdure save"
 KEPT_IN_SHARED_MEMORY = StagingOptions(
@@ -38,6 +38,7 @@ def perdure_turn(state: dict[str, Tensor], folder: pathlib.Path) -> tuple[Turn, 
     steps = itertools.count(1)
 
     def turn() -> Mapping[str, float]:
+        change(state)
         watch = Stopwatch()
         saved = ckpt.save(next(steps), {"model": state})
         returned = watch.s()
@@ -56,6 +57,7 @@ def dcp_turn(state: dict[str, Tensor], folder: pathlib.Path, *, kept_staging: bo
 
     def turn() -> Mapping[str, float]:
         shutil.rmtree(place, ignore_errors=True)
+        change(state)
         watch = Stopwatch()
         if kept_staging is None:
             dcp.save({"model": state}, checkpoint_id=place)

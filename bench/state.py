@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-__all__ = ["copy_into", "make_state", "size_bytes"]
+__all__ = ["change", "copy_into", "make_state", "size_bytes"]
 
 TENSOR_MIB = 16
 
@@ -15,6 +15,12 @@ def make_state(mib: int, *, seed: int = 0) -> dict[str, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     shape = (TENSOR_MIB * 256, 1024)
     return {f"layer{i:03}.weight": torch.randn(shape, generator=generator) for i in range(max(1, mib // TENSOR_MIB))}
+
+
+def change(state: dict[str, Tensor]) -> None:
+    """Change every tensor in every tile, as a step of training does; a save may refer to what has not changed."""
+    for tensor in state.values():
+        tensor.view(-1)[::1024].add_(1.0)
 
 
 def size_bytes(state: dict[str, Tensor]) -> int:

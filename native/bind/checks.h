@@ -42,6 +42,7 @@ private:
 void add_codec(nb::module_& module);
 void add_copy(nb::module_& module);
 void add_digest(nb::module_& module);
+void add_io(nb::module_& module);
 void add_simd(nb::module_& module);
 
 }  // namespace perdure::bind

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perdure.adapters.torch.load import load
     from perdure.plan import reshard
     from perdure.state.scopes import RankLocal
+    from perdure.upkeep import keep
 
 __version__ = "0.1.0.dev0"
 
@@ -31,6 +32,7 @@ __all__ = [
     "codec",
     "errors",
     "fabric",
+    "keep",
     "layout",
     "load",
     "plan",
@@ -47,6 +49,9 @@ _HOME = {
     "reshard": "perdure.plan",
 }
 
+# A public name that is a module further down.
+_MODULES = {"keep": "perdure.upkeep.keep"}
+
 # A library that a module needs and the extra that installs it, where the two have other names.
 _EXTRA = {"mcp": "memory", "mpi4py": "mpi", "numba": "exchange", "obstore": "objectstore", "pyscf": "exchange"}
 
@@ -59,7 +64,7 @@ def __getattr__(name: str) -> object:
         if name in _HOME:
             value: object = getattr(importlib.import_module(_HOME[name]), name)
         else:
-            value = importlib.import_module(f"perdure.{name}")
+            value = importlib.import_module(_MODULES.get(name, f"perdure.{name}"))
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
         if library in ("", "perdure"):

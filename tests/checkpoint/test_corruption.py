@@ -134,9 +134,7 @@ def test_in_memory_alone_the_committed_step_before_is_taken(place: Place, undist
     assert again.wait() == [0, 0], again.text()
     for rank in (0, 1):
         said = restored(again, rank)
-        assert re.search(r"restored step 3 .*step 6 could not be used .*the memory of step 6", said), (
-            again.text()
-        )
+        assert re.search(r"restored step 3 .*step 6 could not be used .*the memory of step 6", said), again.text()
     assert again.digests().items() <= undisturbed.items()
     assert place.steps() == [3, 6, 9, 12]
 

@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import TYPE_CHECKING, Any
 
-import msgspec
 import pytest
 
 from perdure.checkpoint.drain import Order, await_commit, await_parts, commit, find_commit, withdraw, write_part
-from perdure.checkpoint.restoring import branch, read_catalog
+from perdure.checkpoint.restoring import read_catalog
+from perdure.checkpoint.unchanged import Division
 from perdure.clock import Deadline
 from perdure.errors import DeadlineExceeded, LinkLost, RankFailed, StorageFull, Superseded
 from perdure.layout import Layout, Piece, TensorLayout
+from perdure.state.catalogs import catalog_of
 from perdure.state.index import Catalog, RankIndex
-from perdure.state.manifest import PartReader, catalog_of
-from perdure.state.load import PackSource
-from perdure.store import Commit, PartRef, Ram, Run
+from perdure.state.part_reader import PartReader
+from perdure.store import Commit, Ram, Run
+from perdure.store.branch import branch
 from perdure.store.faults import Corrupt, Fail, Faults, Rule
 from perdure.store.places import slot_name
+from perdure.store.retry import Retry
 from perdure.testing.ranks import random_bytes, save_layout, whole_box
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 FULL = StorageFull("no space left", file="x")
 SHAPE = (4, 6)
@@ -103,6 +108,31 @@ def test_after_a_failure_no_pack_is_left_behind(rule: Rule) -> None:
         write_part(run, order(), writer="node0", packs=packs)
     assert store.names("packs/") == []
     assert store.names("parts/") == []
+
+
+@pytest.mark.parametrize("in_a_pack_of_its_own", [False, True])
+def test_packs_whose_link_breaks_are_written_again(
+    in_a_pack_of_its_own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Breaks(Ram):
+        broke = 0
+
+        def put(self, name: str, chunks: Iterable[Buffer]) -> None:
+            if name.startswith("packs/") and self.broke < 2:
+                self.broke += 1
+                next(iter(chunks))
+                raise LinkLost("the link broke")
+            super().put(name, chunks)
+
+    store = Breaks()
+    run = Run.open(Retry(store, first_wait_s=0.0), create=True)
+    (packs,) = sealed()
+    if in_a_pack_of_its_own:  # as large unchanged tensors are: built anew, not as it lies in memory
+        monkeypatch.setattr("perdure.checkpoint.drain.divide", lambda entries, _: Division((), tuple(entries), {}))
+    written = write_part(run, order(), writer="node0", packs=packs)
+    assert store.broke == 2
+    for ref in run.read_part(written.ref).packs:
+        assert run.open_pack(ref).total_nbytes == ref.nbytes == store.size(ref.name)
 
 
 def test_the_first_error_counts_even_if_cleaning_up_fails_too() -> None:

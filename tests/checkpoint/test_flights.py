@@ -49,9 +49,9 @@ def add(flights: Flights, seq: int, *, staged: bool = True) -> Saved:
 
 
 def drain_in(order: list[int], monkeypatch: pytest.MonkeyPatch) -> None:
-    def drain(run: Any, solo: SoloSave, **_: Any) -> Outcome:
+    def drain(run: Any, solo: SoloSave, **_: Any) -> tuple[Outcome, None]:
         order.append(solo.saved.seq)
-        return Outcome(solo.saved.seq, 1, 1, 0.0)
+        return Outcome(solo.saved.seq, 1, 1, 0.0), None
 
     monkeypatch.setattr(module, "drain_alone", drain)
 

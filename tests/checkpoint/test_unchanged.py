@@ -109,6 +109,15 @@ def test_a_large_minority_is_set_apart_once_and_referred_to_from_then_on() -> No
         writer.load(done.slot, step)
 
 
+def test_thousands_of_tiny_tensors_are_referred_to_as_well() -> None:
+    writer = Writer()
+    tiny = {f"t{i}": some(i, 12) for i in range(300)}
+    writer.save({**tiny, "moving": some(1, 10)})
+    done, part = writer.save({**tiny, "moving": some(2, 10)})
+    assert part.nbytes < 10_000
+    writer.load(done.slot, {**tiny, "moving": some(2, 10)})
+
+
 def test_another_dtype_or_shape_with_the_same_bytes_is_another_tensor() -> None:
     writer = Writer()
     data = some(0, 2 * MIB)

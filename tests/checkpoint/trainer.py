@@ -59,6 +59,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--head-dtype", default="float32")
     parser.add_argument("--extra-layer", action="store_true")
     parser.add_argument("--no-agent", action="store_true")
+    parser.add_argument("--keep", help="rules of what to keep")
     parser.add_argument("--deadlines", type=json.loads, default={}, help="fields of Deadlines as JSON")
     parser.add_argument("--step-s", type=float, default=0.0, help="seconds that each step takes at least")
     parser.add_argument("--step", type=int, help="restore this step")
@@ -228,6 +229,7 @@ def main() -> None:
             every=args.every,
             step=args.step,
             agent=not args.no_agent,
+            keep=args.keep,
             deadlines=Deadlines(**args.deadlines),
         )
     except CallError:

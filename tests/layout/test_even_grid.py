@@ -59,6 +59,12 @@ def test_a_grid_that_does_not_fit_its_tensor_is_refused_before_it_takes_memory()
     ]:
         with pytest.raises(LayoutError):
             list(grid.blocks(shape))
-    for parts, first, strides in [((1 << 60,), 0, (1,)), ((0,), 0, (1,)), ((1,), -1, (1,)), ((1,), 0, ()), ((2,), 0, (-1,))]:
+    for parts, first, strides in [
+        ((1 << 60,), 0, (1,)),
+        ((0,), 0, (1,)),
+        ((1,), -1, (1,)),
+        ((1,), 0, ()),
+        ((2,), 0, (-1,)),
+    ]:
         with pytest.raises(LayoutError):
             EvenGrid(parts, first, strides)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.checkpoint.packs import MemoryPack
+from perdure.checkpoint.memory_packs import MemoryPacks
 from perdure.codec.dtypes import DTYPES
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, NotCovered, PerdureError, StateMismatch
 from perdure.layout import Box, Layout, Piece, TensorLayout
@@ -143,19 +143,21 @@ def test_a_part_is_read_by_rows_and_not_the_whole_tensor(tall: tuple[Layout, dic
     _, _, saved = tall
     asked: list[int] = []
 
-    class Counting(MemoryPack):
+    class Counting(MemoryPacks):
         def fetch(self, start: int, nbytes: int, into: memoryview | None = None) -> memoryview:
             asked.append(nbytes)
             return super().fetch(start, nbytes, into)
 
-    packs = {pack: [Counting(memoryview(data), file=pack)] for pack, data in saved.packs.items()}
+    packs = {
+        pack: [Counting([(saved.indexes[pack], memoryview(data))], file=pack)] for pack, data in saved.packs.items()
+    }
     load(saved.catalog, match(saved.catalog, rows(50, 52), (), rank=0, world=1), packs.__getitem__)
     assert max(asked) <= 2 * 600 + 2 * 4096
 
 
 def flip(pack: bytearray, saved: Saved, name: str, key: str, at: int) -> None:
     """Flip a bit of byte ``at`` of ``key``."""
-    entry = MemoryPack(memoryview(saved.packs[name]), file=name).index().entry(key)
+    entry = saved.memory_pack(name, saved.packs[name], file=name).index().entry(key)
     pack[entry.start + at] ^= 0x10
 
 
@@ -212,7 +214,7 @@ def test_a_bad_header_makes_the_pack_come_from_the_next_copy(tall: Any) -> None:
     bad = bytearray(saved.packs["pack0"])
     bad[40] ^= 1
     sources = {pack: [saved.in_memory(pack)] for pack in saved.packs}
-    sources["pack0"].insert(0, MemoryPack(memoryview(bad), file="bad"))
+    sources["pack0"].insert(0, saved.memory_pack("pack0", bad, file="bad"))
     items = rows(0, 200)
     report = load(saved.catalog, match(saved.catalog, items, (), rank=0, world=1), sources.__getitem__)
     check_holds(items, wholes)
@@ -283,6 +285,8 @@ def test_a_saved_tensor_that_nobody_wants_is_named() -> None:
     error = mismatch(saved_as(item("a"), item("b")), [item("a")])
     assert error.unexpected == ["b"]
     assert "in the checkpoint but not here: b" in str(error)
+    assert "read a part of it with perdure.load(url, names=[...])" in str(error)
+    assert "perdure.load" not in str(mismatch(saved_as(item("a"), item("b")), [item("c")]))
 
 
 def test_another_shape_or_dtype_is_named_with_both() -> None:
@@ -466,4 +470,4 @@ def test_errors_of_a_load_say_what_to_do_next(tall: Any) -> None:
     for error in (BlobCorrupt, BlobMissing, NotCovered):
         assert issubclass(error, PerdureError)
         assert error.exit_code == 65  # use another copy
-    assert settle([offer(Capture((), ()), rank=0)], rank=0).pack.entries == ()
+    assert settle([offer(Capture((), ()), rank=0)], rank=0).packs[0].plan.entries == ()

@@ -99,7 +99,7 @@ def test_no_holder_would_have_been_a_better_writer_of_the_last_piece_that_a_rank
         }
         chosen = [(sizes[piece], piece) for piece, among in holders.items() if len(among) > 1]
         if chosen:
-            size, piece = min(chosen, key=lambda each: each[0])
+            size, piece = max(chosen, key=lambda each: (-each[0], each[1][0], each[1][1].lo, each[1][1].hi))
             assert all(load[rank] - size <= load[other] for other in holders[piece])
 
 

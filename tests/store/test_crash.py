@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from lives import Life, Process
 
 from perdure.errors import LinkLost, PerdureError, StorageFull
 from perdure.store.api import Store
@@ -137,3 +138,48 @@ def test_kill_9_at_any_moment_keeps_every_commit_that_was_reported(tmp_path: Pat
             assert_whole(run, commit)
         reported = len(chain)
     assert reported
+
+
+def test_an_attempt_that_was_cut_off_lends_no_file_to_the_next(tmp_path: Path) -> None:
+    """The same step again, with other bytes: of the packs and the part that are there already none is taken."""
+    store = Disk(tmp_path / "run")
+    life = Life()
+    first = Process(life, Run.open(store, create=True), None)
+    first.save(10)
+    dying = Faults(store, [Rule("create", Crash("after"), match="parts/*rank0*")])
+    second = Process(life, Run.open(dying, create=False), 1)
+    with pytest.raises(Crashed):
+        second.save(20)
+    there = set(store.names(""))
+    third = Process(life, Run.open(store, create=False), 1)
+    made = third.save(20)
+    named = {pack.name for ref in made.parts for pack in third.run.read_part(ref).packs}
+    assert not (named | {ref.name for ref in made.parts}) & there
+    life.check(store)
+
+
+def test_a_save_that_failed_lends_no_file_to_the_next_of_the_same_process(tmp_path: Path) -> None:
+    store = Disk(tmp_path / "run")
+    life = Life()
+    failing = Faults(store, [Rule("create", Fail(StorageFull("full"), "before"), match="slots/*", nth=2)])
+    process = Process(life, Run.open(failing, create=True), None)
+    process.save(10)
+    with pytest.raises(StorageFull):
+        process.save(20)
+    there = set(store.names("packs/")) | set(store.names("parts/"))
+    made = process.save(20)
+    named = {pack.name for ref in made.parts for pack in process.run.read_part(ref).packs}
+    first = {pack.name for ref in process.run.read_slot(1).parts for pack in process.run.read_part(ref).packs}
+    assert not (named - first) & there  # what has not changed is of step 10, nothing of the attempt that failed
+    life.check(store)
+
+
+def test_a_stale_temporary_is_never_published(tmp_path: Path) -> None:
+    store = Disk(tmp_path / "run")
+    life = Life()
+    Process(life, Run.open(store, create=True), None).save(10)
+    stale = [tmp_path / "run" / folder / f".tmp-{'0' * 32}" for folder in ("slots", "packs/0000000001", ".")]
+    for path in stale:
+        path.write_bytes(b"half a file")
+    life.check(store)
+    assert all(path.read_bytes() == b"half a file" for path in stale)

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, StorageError, StorageFull
-from perdure.store import atomic
+from perdure.store import atomic, stream
 from perdure.store.api import Store
 from perdure.store.disk import Disk
 from perdure.store.ram import Ram
@@ -115,7 +115,8 @@ def test_bytes_are_synced_before_the_name_and_every_folder_after_it(
     disk = Disk(tmp_path / "new" / "root")
     disk.put("a/b/blob", [b"1"])
     bytes_synced = next(i for i, line in enumerate(log) if ".tmp-" in line)
-    assert log[:bytes_synced] == ["sync .", "sync new", "sync new/root", "sync new/root/a"]
+    above = [line for line in log[:bytes_synced] if line.startswith("sync ..")]  # up to the mount point
+    assert log[:bytes_synced] == ["sync new", "sync .", *above, "sync new/root", "sync new/root/a"]
     assert log[bytes_synced + 1 :] == ["name blob", "sync new/root/a/b"]
     log.clear()
     disk.put("a/b/blob2", [b"1"])
@@ -244,13 +245,13 @@ def test_a_linked_file_is_refused_and_a_pipe_does_not_block(tmp_path: Path) -> N
     os.mkfifo(tmp_path / "pipe")
     disk = Disk(tmp_path)
     for name in ["link", "dangling", "pipe"]:
-        with pytest.raises(StorageError):
+        with pytest.raises(BlobCorrupt, match="not a plain file"):
             disk.read(name)
-        with pytest.raises(StorageError):
+        with pytest.raises(BlobCorrupt, match="not a plain file"):
             disk.size(name)
-        with pytest.raises(StorageError):
+        with pytest.raises(BlobCorrupt, match="not a plain file"):
             disk.create(name, b"x")
-    assert disk.names("") == ["target"]
+    assert disk.names("") == ["dangling", "link", "pipe", "target"]  # who lists them reads them, and is told
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -327,8 +328,18 @@ def test_no_descriptor_is_left_open(tmp_path: Path) -> None:
 
 
 def test_many_small_and_large_chunks_arrive_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(atomic, "_WRITE_BYTES", 7)
+    monkeypatch.setattr(stream, "_WRITE_BYTES", 7)
     disk = Disk(tmp_path)
     chunks = [bytes([i % 251]) * (i % 40) for i in range(500)]
     disk.put("a", chunks)
     assert bytes(disk.read("a")) == b"".join(chunks)
+
+
+def test_a_folder_that_vanishes_is_an_error_and_not_an_empty_store(tmp_path: Path) -> None:
+    disk = Disk(tmp_path / "run")
+    disk.put("a", [b"1"])
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    for verb in (lambda: disk.read("a"), lambda: disk.size("a"), lambda: disk.names(""), lambda: disk.put("b", [b"2"])):
+        with pytest.raises(StorageError, match="has vanished"):
+            verb()
+    assert not (tmp_path / "run").exists()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import pytest
@@ -17,12 +17,18 @@ from hypothesis import strategies as st
 
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, FormatRefused, LinkLost, PerdureError, Superseded
 from perdure.store.api import Store
+from perdure.store.counted import Anew
 from perdure.store.disk import Disk
 from perdure.store.faults import Crash, Delay, Fail, Faults, Rule
 from perdure.store.lineage import Note, Run
+from perdure.store.pack import PackItem, plan_pack
 from perdure.store.places import MARKER, slot_name
 from perdure.store.ram import Ram
 from perdure.store.records import Commit, encode
+from perdure.store.retry import Retry
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 Save = Callable[..., Commit]
 
@@ -557,6 +563,53 @@ def test_a_pack_begins_with_its_whole_header() -> None:
         with pytest.raises(CallError, match="header"):
             run.write_pack(chunks, epoch=1, step=1, seq=0, writer="w")
     assert run.store.names("packs/") == []
+
+
+class Breaks(Ram):
+    """Loses the link in the middle of its first packs, once it took some chunks."""
+
+    left = 2
+
+    def put(self, name: str, chunks: Iterable[Buffer]) -> None:
+        if self.left and name.startswith("packs/"):
+            self.left -= 1
+            taken = iter(chunks)
+            next(taken), next(taken)
+            raise LinkLost("the link broke")
+        super().put(name, chunks)
+
+
+def test_a_pack_whose_link_broke_is_written_again_if_its_chunks_can_be() -> None:
+    plan = plan_pack([PackItem("x", "uint8", (5000,), 5000)], tile_bytes=4096)
+    data = bytes(range(250)) * 20
+    header = plan.render_header(b"".join(xxhash.xxh3_128_digest(data[at : at + 4096]) for at in (0, 4096)))
+    ram = Breaks()
+    run = begin(Retry(ram, first_wait_s=0.0))
+    whole = Anew(lambda: plan.chunks(header, [data]))
+    ref = run.write_pack(whole, epoch=1, step=1, seq=0, writer="w")
+    assert ram.left == 0
+    assert ref.nbytes == ram.size(ref.name) == sum(chunk.nbytes for chunk in plan.chunks(header, [data]))
+    assert run.open_pack(ref).entry("x").nbytes == 5000
+    ram.left = 1
+    with pytest.raises(LinkLost, match="once only"):
+        run.write_pack(plan.chunks(header, [data]), epoch=1, step=1, seq=1, writer="w")
+
+
+def test_a_pack_whose_answer_was_lost_is_known_by_its_bytes() -> None:
+    plan = plan_pack([PackItem("x", "uint8", (3,), 3)], tile_bytes=4096)
+    header = plan.render_header(xxhash.xxh3_128_digest(b"123"))
+    ram = Ram()
+    run = begin(Retry(Faults(ram, [Rule("put", Fail(when="after"), match="packs/*")]), first_wait_s=0.0))
+    ref = run.write_pack(Anew(lambda: plan.chunks(header, [b"123"])), epoch=1, step=1, seq=0, writer="w")
+    assert ref.nbytes == ram.size(ref.name)
+    assert run.open_pack(ref).entry("x").nbytes == 3
+
+
+@pytest.mark.parametrize("wrapped", [lambda store: store, Retry, lambda store: Faults(store, [])])
+def test_a_place_without_a_run_is_named_as_its_user_wrote_it(tmp_path: Path, wrapped: Callable[[Store], Store]) -> None:
+    with pytest.raises(BlobMissing) as caught:
+        Run.open(wrapped(Disk(str(tmp_path))), create=False)
+    assert f"there is no run in {tmp_path}:" in str(caught.value)
 
 
 def test_the_head_of_ten_thousand_slots_costs_one_listing_and_one_read() -> None:

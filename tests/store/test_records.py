@@ -33,6 +33,7 @@ def make_commit(**changes: Any) -> Commit:
         "run": RUN,
         "slot": 7,
         "epoch": 2,
+        "claim": TOKEN,
         "parent": 6,
         "step": 100,
         "session": "s1",

@@ -1,5 +1,7 @@
 """Places of runs."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -51,9 +53,62 @@ def test_ram_of_one_name_is_one_store() -> None:
 
 
 @pytest.mark.parametrize("url", ["s3://bucket/run7", "gs://bucket/run7", "az://container/run7"])
-def test_an_object_store_names_the_extra_it_needs(url: str) -> None:
+def test_an_object_store_names_the_extra_it_needs(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "obstore", None)  # as if it were not installed
+    for module in [name for name in sys.modules if name.startswith("perdure.adapters.objectstore")]:
+        monkeypatch.delitem(sys.modules, module)
     with pytest.raises(CallError, match=r"perdure\[objectstore\]"):
         open_store(url)
+
+
+def test_the_core_imports_no_object_store_until_one_is_opened() -> None:
+    code = "import sys, perdure.store; perdure.store.open_store('ram://x'); sys.exit('obstore' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+def test_options_are_kept_apart_from_the_place_in_any_order() -> None:
+    place = StoreUrl.parse("s3://bucket/run7/?region=x&endpoint=http%3A%2F%2Fhost%3A9000&allow_http=true")
+    assert place.location == "bucket/run7"
+    assert place.options == (("allow_http", "true"), ("endpoint", "http://host:9000"), ("region", "x"))
+    assert StoreUrl.parse(str(place)) == place
+    assert str(StoreUrl.parse("s3://bucket/run7?allow_http=true&region=x&endpoint=http://host:9000")) == str(place)
+
+
+@given(st.dictionaries(st.sampled_from(["region", "account", "x"]), st.text(max_size=9)))
+def test_options_that_are_printed_are_read_back(options: dict[str, str]) -> None:
+    place = StoreUrl("s3", "bucket/run", tuple(sorted(options.items())))
+    assert StoreUrl.parse(str(place)) == place
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "s3://user:hunter2@bucket/run7",
+        "s3://hunter2@bucket/run7",
+        "abfss://container:hunter2@account.dfs.core.windows.net/run",
+        "s3://bucket/run7?secret_access_key=hunter2",
+        "s3://bucket/run7?AWS_ACCESS_KEY_ID=hunter2",
+        "s3://bucket/run7?X-Amz-Signature=hunter2",
+        "s3://bucket/run7?session_token=hunter2&region=x",
+        "az://container/run7?sas_token=hunter2",
+        "az://container/run7?sv=2020&sig=hunter2",
+        "gs://bucket/run7?password=hunter2",
+        "s3://bucket/run7?endpoint=https://user:hunter2@host",
+        "s3://bucket/run7#hunter2",
+        "s3://bucket#hunter2",
+        "s3://bucket/run7?region=x#hunter2",
+        "s3://s3://bucket/hunter2",
+        "s3://bucket/run7?Region:hunter2",
+        "s3://bucket/run7?token:hunter2",
+        "s3://bucket/hunter2\0",
+        "s3:/bucket/hunter2",
+        "nobody://bucket/hunter2",
+    ],
+)
+def test_a_secret_in_a_url_is_refused_and_not_repeated(text: str) -> None:
+    with pytest.raises(CallError) as caught:
+        open_store(text)
+    assert "hunter2" not in f"{caught.value} {caught.value.facts}"
 
 
 def test_an_adapter_is_introduced_by_its_opener() -> None:
@@ -74,6 +129,8 @@ def test_an_adapter_is_introduced_by_its_opener() -> None:
         "s3://s3://bucket",
         "s3://",
         "s3:///",
+        "s3://bucket/run#7",
+        "s3://bucket/run?Region=x",
         "s3:/bucket/run7",
         "gs:/bucket",
         "file:/data/run7",

@@ -31,6 +31,7 @@ from perdure.checkpoint.generations import (
     Machine,
     Tell,
 )
+from perdure.checkpoint.memory_packs import seal
 from perdure.checkpoint.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
@@ -44,19 +45,21 @@ from perdure.checkpoint.messages import (
     Inquire,
     Lent,
     Message,
+    Notify,
     Packed,
     Release,
     Staged,
     Welcome,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
-from perdure.checkpoint.packs import seal
-from perdure.checkpoint.unchanged import Stored
+from perdure.checkpoint.unchanged import Stored, recall
 from perdure.clock import SYSTEM, Clock
-from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
+from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, Superseded, from_wire, to_wire
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.store import Run, Store
+from perdure.upkeep.keep import parse
+from perdure.upkeep.retention import Retention
 from perdure.wire import Link, accept
 
 __all__ = ["Agent"]
@@ -64,6 +67,7 @@ __all__ = ["Agent"]
 _TICK_S = 0.2
 _MARGIN_NBYTES = 256 << 20
 _LEND_AT_ONCE = 32
+_PRUNE_S = 5.0  # that a prune may take when all else is done; the next one finishes it
 
 
 class Agent:
@@ -96,6 +100,7 @@ class Agent:
         self._ids = 0
         self._drains = 0
         self._stored: Stored | None = None  # of the drain thread
+        self._retention = Retention()  # of the drain thread
         self._stop = False
         self._results: deque[Callable[[], list[Action]]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -126,6 +131,8 @@ class Agent:
             self._drain_queue.put(None)
             for link in self._links.values():
                 link.close()
+            self.listener.close()  # so that nobody takes this agent for one that serves
+            threads[1].join(_PRUNE_S)
 
     def leave(self) -> None:
         """End `run` once what is complete is written; may be called by a signal handler."""
@@ -381,11 +388,35 @@ class Agent:
             except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
                 result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
             self._report(lambda g=action.generation, r=result: self.machine.drained(g, r))  # type: ignore[misc]
+            if not isinstance(result, PerdureError) and action.generation.lead.keep:
+                self._retain(action.generation)
+
+    def _retain(self, generation: Generation) -> None:
+        """After a commit, prune by the rules that came with it; what goes wrong is told, and no save fails by it.
+
+        Not while another session is here: it may be about to go on from any step. Its own first commit comes soon.
+        """
+        others = [client for client in list(self._clients.values()) if client.local_rank is not None]
+        if any(client.session != generation.session for client in others):
+            return
+        try:
+            told = self._retention.keep(Run.open(self.store, create=False), parse(generation.lead.keep))
+        except Exception as error:  # a bug too
+            told = f"older steps could not be pruned ({error}); the next save tries again"
+        if told is not None:
+            note = Notify(text=told)
+            self._report(lambda: [Tell(c.id, note) for c in self._clients.values() if c.session == generation.session])
 
     def _drain(self, action: Drain, seq: int) -> tuple[int, int, int]:
         generation = action.generation
         lead = generation.lead
-        run = Run.open(self.store, create=True)
+        run = Run.open(self.store, create=not generation.run)
+        if generation.run and run.marker.run != generation.run:
+            raise Superseded(
+                f"another run lies in {self.url} than the one that is trained: this writer must stop",
+                epoch=generation.epoch,
+                newer=None,
+            )
         order = draining.Order(
             epoch=generation.epoch,
             step=generation.step,
@@ -396,13 +427,15 @@ class Agent:
             pinned=lead.pinned,
             session=generation.session,
             save=generation.seq,
+            claim=generation.claim,
         )
         sealed = self._sealed[generation.id]
         packs = [
             (staged.index, self._segments[generation.lanes[lane]].view[: sealed[lane]])
             for lane, staged in sorted(generation.staged.items())
         ]
-        part = draining.write_part(run, order, writer=self.node, packs=packs, stored=self._stored)
+        stored = self._stored or recall(run, action.base)
+        part = draining.write_part(run, order, writer=self.node, packs=packs, stored=stored)
         made = draining.commit(run, order, [part.ref])
         self._stored = part.stored(made.slot)
         raw = sum(staged.raw_nbytes for staged in generation.staged.values())

@@ -15,24 +15,26 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.checkpoint.asked import checked_metric, checked_step
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.meeting import Meeting
-from perdure.checkpoint.messages import Adopted, Begin, Sample, Staged
+from perdure.checkpoint.messages import Adopted, Begin, Notify, Sample, Staged
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.planning import Planner, sample
 from perdure.checkpoint.pool import Pool
-from perdure.checkpoint.restoring import Restoring, branch
+from perdure.checkpoint.restoring import Restoring
 from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.solo import SoloSave
 from perdure.checkpoint.staging import Worker
+from perdure.checkpoint.stalls import unless_stalled
 from perdure.clock import Deadline
 from perdure.codec.digest import digest
 from perdure.errors import AgentLost, BlobMissing, CallError, DeadlineExceeded, PerdureError, from_wire, to_wire
@@ -44,17 +46,21 @@ from perdure.shm import Segment
 from perdure.state.index import RankIndex
 from perdure.state.save import SavePlan, copy_writes
 from perdure.store import Run, Store
+from perdure.store.branch import newest, standing
+from perdure.upkeep.keep import Keep, as_rules, text_of
 
 __all__ = ["Checkpointer"]
 
-_STEPS = 10**12  # what the name of a part has room for
+Answer = TypeVar("Answer")
 
 
 class Checkpointer:
     """Saves steps of a run to ``store`` and restores them. Every rank makes one and calls it alike.
 
     ``start_agent`` is the command that starts the node's agent; ``None`` saves without one. ``url`` names the store
-    for the agent and for people. ``notes`` carries failures between ranks that save without an agent.
+    for the agent and for people. ``notes`` carries failures between ranks that save without an agent. ``keep`` says
+    which steps stay once newer ones are committed; by default all do. ``budget_bytes`` bounds the memory that a restore
+    takes for reading what does not go straight into its final place.
     """
 
     def __init__(
@@ -69,8 +75,16 @@ class Checkpointer:
         log: Log,
         notes: Notes | None = None,
         deadlines: Deadlines | None = None,
+        keep: Keep | None = None,
+        budget_bytes: int = 256 << 20,
     ) -> None:
+        if not isinstance(log, Log):
+            raise CallError(f"log is a {type(log).__name__}; give a perdure.events.Log, or leave it out")
         self.deadlines = deadlines or Deadlines()
+        if budget_bytes < 1:
+            raise CallError(f"a budget of {budget_bytes} bytes holds nothing; give at least a few MiB")
+        self._budget_bytes = budget_bytes
+        self._keep = () if keep is None else as_rules(keep)
         self.log = log
         self.rank, self.world = fabric.rank, fabric.world
         self.session = ""
@@ -101,10 +115,12 @@ class Checkpointer:
             run=self._opened,
             latest=self.latest,
             tell=self.tell,
+            keep=self._keep,
         )
         self._copier: Worker | None = None
         self._copied = threading.Event()
         self._copied.set()
+        self._looked_back = False
         self._pool = Pool(label=f"{placement.job}.alone")
         self._closed = False
 
@@ -125,11 +141,12 @@ class Checkpointer:
         next step may be about to change parameters or optimizer state. A failure later raises from ``saved`` on every
         rank and leaves the previous step the latest.
 
+        ``step`` is below 10^12, ``metric`` (for ``keep`` and for people) a finite number.
+
         Raises `CallError` and its kinds for what cannot be saved, on every rank alike where ranks disagree.
         """
         began = time.perf_counter()
-        if type(step) is not int or not 0 <= step < _STEPS:
-            raise CallError(f"step is {step!r}; a step is a whole number from 0 on", step=repr(step))
+        step, metric = checked_step(step), checked_metric(metric)
         self._engage()
         self._seq += 1
         to_be_told_s = self.deadlines.agent_s  # whoever misses a deadline is named by the agent, or by rank 0
@@ -165,11 +182,11 @@ class Checkpointer:
         if saved.error is None:
             self.tell(StepSaved(step=saved.step, blocked_s=saved.blocked_s, nbytes=saved.nbytes))
 
-    def restore(self, tree: Mapping[str, Any], *, step: int | None = None) -> int | None:
+    def restore(self, tree: Mapping[str, Any], *, step: int | None = None, slot: int | None = None) -> int | None:
         """Put the newest step that all ranks can have into ``tree``, in place; return it, or None if there is none.
 
         Any number of ranks and any cut may restore what any other saved. ``step`` asks for that step or none: if it is
-        not there, that is a `BlobMissing`. A copy that does not verify is passed over for the next tier, then for the
+        not there, that is a `BlobMissing`. ``slot`` asks for a commit by its number, on whichever branch it is. A copy that does not verify is passed over for the next tier, then for the
         next older step, and the log says so. Raises `StateMismatch` before anything is written when names, shapes
         or dtypes do not fit.
         """
@@ -181,8 +198,9 @@ class Checkpointer:
             framework=self._framework,
             link=None if self._link is None or self._link.lost else self._link,
             deadlines=self.deadlines,
+            budget_bytes=self._budget_bytes,
         )
-        done = restoring.run_through(tree, step=step)
+        done = restoring.run_through(tree, step=step, slot=slot)
         if done is None:
             return None
         self._planner.forget()
@@ -199,14 +217,13 @@ class Checkpointer:
         run = self._reader()
         if run is None:
             return []
-        gone = run.pruned()
-        return sorted({commit.step for commit in branch(run) if commit.slot not in gone})
+        return sorted(self._ask(lambda: {commit.step for commit in standing(run)}, "the committed steps"))
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
         run = self._reader()
-        head = None if run is None else run.head()
-        return None if head is None else head.step
+        found = None if run is None else self._ask(lambda: newest(run), "the newest step")
+        return None if found is None else found.step
 
     def wait_for(self, *, step_after: int, timeout_s: float) -> int:
         """Wait until a step after ``step_after`` is committed (by whoever trains) and return it."""
@@ -228,6 +245,8 @@ class Checkpointer:
             return
         self._closed = True
         self._flights.settle(leaving_within_s=leaving_within_s)
+        if self._last is not None and self._last.is_staged:
+            self.fence()  # nobody else will say how long the last save took
         self._flights.end()
         if self._copier is not None:
             self._copier.end()
@@ -263,7 +282,7 @@ class Checkpointer:
             return
         met = Meeting(
             url=self._url,
-            open_run=lambda: Run.open(self._store, create=True, tell=self._tell_note),
+            open_run=lambda: self._open(create=True),
             fabric=self._fabric,
             placement=self._placement,
             start_agent=self._start_agent,
@@ -279,8 +298,15 @@ class Checkpointer:
 
     def _opened(self) -> Run:
         if self._run is None:
-            self._run = Run.open(self._store, create=False, tell=self._tell_note)
+            self._run = self._open(create=False)
         return self._run
+
+    def _open(self, *, create: bool) -> Run:
+        return self._ask(lambda: Run.open(self._store, create=create, tell=self._tell_note), "opening the run")
+
+    def _ask(self, question: Callable[[], Answer], what: str) -> Answer:
+        """The answer of the store, which may hang."""
+        return unless_stalled(lambda moved: question(), stall_s=self.deadlines.stall_s, what=what)
 
     def _reader(self) -> Run | None:
         try:
@@ -301,6 +327,7 @@ class Checkpointer:
     ) -> None:
         saved = flight.saved
         capture, plan, epoch = self._planner.plan(tree)
+        self._look_back()
         self._framework.fence(tree, self.fence)
         assert self._copier is not None
         if not self._copied.wait(self.deadlines.stage_s):  # of a save that has failed: it may have the same segment
@@ -317,6 +344,7 @@ class Checkpointer:
             pin,
             session=self.session,
             save=saved.seq,
+            claim=self._planner.claim,
         )
         segment, release = self._segment(flight, plan)
         try:
@@ -344,6 +372,23 @@ class Checkpointer:
             self._staged(flight, index, both, shared, plan.raw_nbytes)
 
         self._copier.submit(finish, lambda error: self._flights.stage_failed(flight, error))
+
+    def _look_back(self) -> None:
+        """Before the first save: say so if training began from scratch where there are steps already."""
+        if self._looked_back or self.rank != 0:
+            return
+        self._looked_back = True
+        if self._base_slot is None and self._base_generation is None:
+            with suppress(PerdureError):  # what cannot be read is told by whoever needs it
+                found = newest(self._opened())
+                if found is not None:
+                    self.tell(
+                        Notice(
+                            text=f"nothing was restored, but {self._url} has steps up to {found.step}: this training "
+                            "begins a branch of its own, and the newest step is one of it from now on; call restore() "
+                            "first to go on from there"
+                        )
+                    )
 
     def _segment(self, flight: Flight, plan: SavePlan) -> tuple[Segment, Callable[[], None]]:
         nbytes = plan.total_nbytes
@@ -373,6 +418,7 @@ class Checkpointer:
                 seq=flight.saved.seq,
                 step=flight.saved.step,
                 epoch=flight.order.epoch,
+                claim=flight.order.claim,
                 base_slot=self._base_slot,
                 base_generation=self._base_generation,
                 index=index,
@@ -382,6 +428,7 @@ class Checkpointer:
                 meta=dict(flight.order.meta or {}),
                 metric=flight.order.metric,
                 pinned=flight.order.pinned,
+                keep=text_of(self._keep),
             )
             try:
                 link.post(staged)
@@ -400,6 +447,9 @@ class Checkpointer:
                 self.tell(Notice(text=f"the restored step is in memory only: {message.error['message']}"))
             elif message.generation == self._base_generation:
                 self._base_slot = message.slot
+            return
+        if isinstance(message, Notify):
+            self.tell(Notice(text=message.text))
             return
         self._flights.hear(message)
 

@@ -19,3 +19,5 @@ class Deadlines:
     """for a free segment, and for the copy to end"""
     commit_s: float = 1800.0
     """for a save to become durable"""
+    stall_s: float = 240.0
+    """for the store to get any further with what ``restore``, ``steps``, ``latest`` or the first ``save`` wait for"""

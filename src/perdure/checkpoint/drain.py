@@ -7,10 +7,11 @@ else: whoever commits waits for the parts of all others, whose names it knows, u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from perdure.checkpoint.unchanged import Division, Entry, Stored, divide, remember
 from perdure.clock import Deadline
@@ -19,7 +20,11 @@ from perdure.state.index import RankIndex
 from perdure.state.manifest import write_index
 from perdure.state.save import packs_of, place_packs
 from perdure.store import Commit, PackItem, PackRef, Part, PartRef, Run, parse_header
+from perdure.store.counted import Anew
 from perdure.store.places import part_name
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 __all__ = ["Order", "WrittenPart", "await_commit", "await_parts", "commit", "find_commit", "withdraw", "write_part"]
 
@@ -31,6 +36,7 @@ class Order:
     """Which step is to become durable, and what its commit says. ``base`` is the slot that training went on from.
 
     ``seq`` counts the writer's attempts; ``session`` and ``save`` name the save (a checkpointer, and its count there).
+    ``claim`` is the token of the epoch when it was claimed.
     """
 
     epoch: int
@@ -42,6 +48,7 @@ class Order:
     pinned: bool = False
     session: str = ""
     save: int = 0
+    claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +135,18 @@ def _write_part(
     return WrittenPart(made, sum(each.nbytes for each in refs), run.marker.run, tuple(entries), lies_in)
 
 
-def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[list[str], Iterator[memoryview]]]:
-    """The packs to write: the keys of each, and its bytes. One of which all is fresh is written as it lies in memory."""
+def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[list[str], Iterable[Buffer]]]:
+    """The packs to write: the keys of each, and its bytes. One that is all fresh is written as it lies in memory.
+
+    The bytes of each can be read as often as the store has to try.
+    """
     fresh: dict[int, list[Entry]] = {}
     for each in division.fresh:
         fresh.setdefault(id(each.index), []).append(each)
     rest: list[Entry] = []
     for of_pack in fresh.values():
         if len(of_pack) == len(of_pack[0].index.entries):
-            yield [each.entry.key for each in of_pack], iter([of_pack[0].view])
+            yield [each.entry.key for each in of_pack], [of_pack[0].view]
         else:
             rest += of_pack
     for group in (rest, division.apart):
@@ -145,7 +155,8 @@ def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[l
             chosen = group[first : first + len(placed.plan.entries)]
             first += len(chosen)
             header = placed.plan.render_header(b"".join(each.digests for each in chosen))
-            yield [each.entry.key for each in chosen], placed.plan.chunks(header, [each.data for each in chosen])
+            chunks = Anew(partial(placed.plan.chunks, header, [each.data for each in chosen]))
+            yield [each.entry.key for each in chosen], chunks
 
 
 def _item(each: Entry) -> PackItem:
@@ -166,6 +177,7 @@ def commit(run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
         pinned=order.pinned,
         session=order.session,
         seq=order.save,
+        claim=order.claim,
     )
 
 

@@ -8,7 +8,7 @@ When the agent is lost, what it had not finished is finished here, from this ran
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -23,13 +23,16 @@ from perdure.checkpoint.unchanged import Stored
 from perdure.errors import AgentLost, DeadlineExceeded, PerdureError, from_wire, to_wire
 from perdure.events import AgentLost as AgentLostFact
 from perdure.events import Committed as CommittedFact
-from perdure.events import Fact, SaveFailed
+from perdure.events import Fact, Notice, SaveFailed
 from perdure.store import Run
+from perdure.upkeep.keep import Rule
+from perdure.upkeep.retention import Retention
 
 __all__ = ["Flight", "Flights"]
 
 
 _TELL_S = 10.0
+_PRUNE_S = 5.0  # that a prune may take when all else is done; the next one finishes it
 
 
 class Tell(Protocol):
@@ -61,6 +64,7 @@ class Flights:
         run: Callable[[], Run],
         latest: Callable[[], int | None],
         tell: Tell,
+        keep: Sequence[Rule] = (),
     ) -> None:
         self._rank, self._world, self._commit_s = rank, world, commit_s
         self._run, self._latest, self._tell = run, latest, tell
@@ -69,6 +73,8 @@ class Flights:
         self._drainer: Worker | None = None
         self._newest_slot: int | None = None
         self._stored: Stored | None = None  # of the drainer's thread
+        self._keep = keep
+        self._retention = Retention()  # of the drainer's thread
         self._flights: dict[int, Flight] = {}
         self._lock = threading.Lock()
         self._telling = threading.RLock()  # held while a save ends and is told, so that `settle` returns after it
@@ -81,7 +87,8 @@ class Flights:
     def end(self) -> None:
         """No save begins any more: let the drainer end after what it has to do."""
         if self._drainer is not None:
-            self._drainer.end()
+            prunes = self._keep and self._rank == 0 and not self.under_way
+            self._drainer.end(within_s=_PRUNE_S if prunes else 0.0)
 
     def add(self, saved: Saved) -> Flight:
         """A save begins; those that have ended are forgotten."""
@@ -203,6 +210,10 @@ class Flights:
         )
         self._stored = stored
         self._committed(flight.saved, outcome)
+        if self._keep and self._rank == 0:
+            told = self._retention.keep(self._run(), self._keep)
+            if told is not None:
+                self._tell(Notice(text=told))
 
     def _drain_failed(self, flight: Flight, error: PerdureError) -> None:
         self._failures.tell(flight.saved.seq, error)

@@ -329,7 +329,7 @@ class Machine:
         lead = heir.lead
         base = None if lead.base_generation is None else self.by_id(lead.base_generation)
         if base is not None and base.phase is Phase.UNDRAINED and lead.epoch > base.epoch:
-            base.new_epoch, base.phase = lead.epoch, Phase.COMPLETE
+            base.new_epoch, base.new_claim, base.phase = lead.epoch, lead.claim, Phase.COMPLETE
             self._queue.insert(self._queue.index(heir), base)
 
     def _base(self, lead: Staged) -> int | None:

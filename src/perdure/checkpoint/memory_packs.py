@@ -1,4 +1,4 @@
-"""The packs in a node's checkpoint memory, as one source of a load.
+"""The packs in a node's checkpoint memory: sealed when their segment is full, and then one source of a load.
 
 Keys are unique in a step, so all segments together answer for a key, whatever pack of the store the step's manifest
 names for it (which may be one of an earlier step, if the tensor has not changed since).
@@ -11,14 +11,14 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from perdure.codec.digest import copy_and_digest
-from perdure.errors import BlobCorrupt
+from perdure.codec.digest import copy_and_digest, tile_digests
+from perdure.errors import BlobCorrupt, FormatRefused
 from perdure.state.index import RankIndex
 from perdure.state.save import packs_of
 from perdure.store import PackEntry, PackIndex, parse_header
 from perdure.store.pack_header import TILE_BYTES
 
-__all__ = ["MemoryPacks"]
+__all__ = ["MemoryPacks", "seal"]
 
 _APART = 1 << 48  # between the segments' addresses in the one index; no segment is as long
 
@@ -56,7 +56,7 @@ class MemoryPacks:
     def _merged(self) -> PackIndex:
         entries: list[PackEntry] = []
         digests: list[bytes] = []
-        n_tiles = 0
+        n_tiles, tile_bytes = 0, TILE_BYTES
         for number, (index, view) in enumerate(self._segments):
             for placed in packs_of(index):
                 if placed.stop > view.nbytes:
@@ -68,11 +68,14 @@ class MemoryPacks:
                     replace(each, start=each.start + moved, first_tile=each.first_tile + n_tiles)
                     for each in header.entries
                 ]
+                if digests and header.tile_bytes != tile_bytes:
+                    raise FormatRefused(f"{self.file} has packs of different tiles; use another copy", file=self.file)
+                tile_bytes = header.tile_bytes
                 digests.append(header.digests)
                 n_tiles += len(header.digests) // 16
         return PackIndex(
             entries=tuple(entries),
-            tile_bytes=TILE_BYTES,
+            tile_bytes=tile_bytes,
             header_nbytes=0,
             total_nbytes=sum(view.nbytes for _, view in self._segments),
             header_digest="",
@@ -80,3 +83,18 @@ class MemoryPacks:
             file=self.file,
             _by_key=MappingProxyType({each.key: each for each in entries}),
         )
+
+
+def seal(index: RankIndex, view: memoryview) -> int:
+    """Hash the tiles of the tensors that ``index`` places in ``view`` and write the header of each pack before them.
+
+    Returns the bytes of all packs; the front of ``view`` is valid packs afterwards. Releases the interpreter's lock.
+    """
+    packs = packs_of(index)
+    for placed in packs:
+        plan, pack = placed.plan, view[placed.start : placed.stop]
+        digests = b"".join(tile_digests(pack[e.start : e.start + e.nbytes], plan.tile_bytes) for e in plan.entries)
+        pack[: plan.header_nbytes] = plan.render_header(digests)
+        for pad in plan.pads:
+            pack[pad.start : pad.start + pad.nbytes] = bytes(pad.nbytes)
+    return packs[-1].stop

@@ -31,6 +31,7 @@ __all__ = [
     "Inquire",
     "Lent",
     "Message",
+    "Notify",
     "Packed",
     "Release",
     "Sample",
@@ -102,6 +103,7 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     seq: int
     step: int
     epoch: int
+    claim: str | None = None
     base_slot: int | None
     base_generation: int | None
     index: RankIndex
@@ -111,6 +113,8 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     meta: dict[str, Any] | None = None
     metric: float | None = None
     pinned: bool = False
+    keep: str = ""
+    """the rules of what to keep once it is committed (`perdure.upkeep.keep`); "" keeps everything"""
 
     @property
     def said(self) -> dict[str, str]:
@@ -147,6 +151,12 @@ class Failed(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
     seq: int
     error: dict[str, Any]
+
+
+class Notify(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="notify"):
+    """What a person should know of the agent's work, such as older steps that could not be pruned. Nothing failed."""
+
+    text: str
 
 
 class Inquire(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="inquire"):
@@ -225,6 +235,7 @@ Message = (
     | Complete
     | Committed
     | Failed
+    | Notify
     | Inquire
     | Generations
     | Borrow

@@ -6,7 +6,7 @@ Ranks exchange that once, and again only when the set of tensors has changed; ot
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -15,7 +15,7 @@ from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.messages import Sample
 from perdure.clock import Deadline
 from perdure.codec.digest import TILE_BYTES, digest, n_tiles
-from perdure.errors import CallError, PerdureError, from_wire, to_wire
+from perdure.errors import CallError, PerdureError, StateMismatch, from_wire, to_wire
 from perdure.fabric import Fabric
 from perdure.process.environ import Placement
 from perdure.state.items import Capture
@@ -30,6 +30,7 @@ class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
     offer: Offer
     epoch: int | None
+    claim: str | None
     error: dict[str, Any] | None
 
 
@@ -44,10 +45,12 @@ class Planner:
         self._plan: SavePlan | None = None
         self._planned_for: tuple[Any, Any] = ((), ())
         self._epoch: int | None = None
+        self.claim: str | None = None
+        """the token of the epoch, as it was claimed"""
 
     def forget(self) -> None:
         """Training goes on from a restored step: under a new epoch, and with tensors that may be others."""
-        self._plan, self._epoch = None, None
+        self._plan, self._epoch, self.claim = None, None, None
 
     def plan(self, tree: Mapping[str, Any]) -> tuple[Capture, SavePlan, int]:
         """Describe ``tree`` as it is now; return that, this rank's part of the save, and the epoch.
@@ -70,30 +73,54 @@ class Planner:
             return self._framework.capture(tree)
         except CallError as error:
             if self._epoch is None:  # the others are about to wait for this rank's offer: tell them
-                self._exchange(offer(Capture((), ()), rank=self._fabric.rank), None, to_wire(error))
+                self._exchange(offer(Capture((), ()), rank=self._fabric.rank), None, None, to_wire(error))
             raise
 
     def _agree(self, mine: Offer) -> tuple[SavePlan, int]:
-        epoch, problem = self._epoch, None
+        epoch, claim, problem = self._epoch, self.claim, None
         if self._fabric.rank == 0 and epoch is None:
             try:
                 place = self._placement
-                epoch = self._run().claim_epoch(f"{place.job} attempt {place.attempt} pid {os.getpid()}")
+                run = self._run()
+                epoch = run.claim_epoch(f"{place.job} attempt {place.attempt} pid {os.getpid()}")
+                claim = run.token_of(epoch)
             except PerdureError as error:
                 problem = to_wire(error)
-        told = self._exchange(mine, epoch, problem)
+        told = self._exchange(mine, epoch, claim, problem)
         for each in told:
             if each.error is not None:
                 raise from_wire(each.error)
+        _check_same_names([each.offer for each in told])
         plan = settle([each.offer for each in told], rank=self._fabric.rank)
         agreed = told[0].epoch
         assert agreed is not None, "rank 0 claimed an epoch or told why not"
+        self.claim = told[0].claim
         return plan, agreed
 
-    def _exchange(self, mine: Offer, epoch: int | None, problem: dict[str, Any] | None) -> list[_Exchange]:
+    def _exchange(
+        self, mine: Offer, epoch: int | None, claim: str | None, problem: dict[str, Any] | None
+    ) -> list[_Exchange]:
         deadline = Deadline.after(self._agree_s, "all ranks to call save")
-        told = self._fabric.all_gather(msgspec.json.encode(_Exchange(mine, epoch, problem)), deadline=deadline)
+        told = self._fabric.all_gather(msgspec.json.encode(_Exchange(mine, epoch, claim, problem)), deadline=deadline)
         return [msgspec.json.decode(each, type=_Exchange) for each in told]
+
+
+def _check_same_names(offers: Sequence[Offer]) -> None:
+    """Raise `StateMismatch` unless all ranks hold the same names in common: else no rank could restore what was saved."""
+    for kind, names in (
+        ("tensor", [{each.name for each in offer.tensors if not each.local} for offer in offers]),
+        ("value", [{key for key, local in offer.values if not local} for offer in offers]),
+    ):
+        for rank, mine in enumerate(names):
+            missing, extra = sorted(names[0] - mine), sorted(mine - names[0])
+            if missing or extra:
+                name, has, lacks = (missing[0], 0, rank) if missing else (extra[0], rank, 0)
+                raise StateMismatch(
+                    f"the {kind} {name} is in the state of rank {has} but not of rank {lacks}; save the same names on "
+                    "every rank, and give what differs by intent as perdure.RankLocal(...)",
+                    missing=missing,
+                    unexpected=extra,
+                )
 
 
 def sample(plan: SavePlan, capture: Capture, seq: int, *, owned: bool) -> list[Sample]:

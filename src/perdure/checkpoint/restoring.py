@@ -7,7 +7,8 @@ cannot work (another model) fails at once on all ranks; bad bytes make all go to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -17,17 +18,17 @@ from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.framework import Framework, Target
 from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, line_up
 from perdure.checkpoint.link import AgentLink, Loan
-from perdure.checkpoint.messages import Adopt, Generation
 from perdure.checkpoint.memory_packs import MemoryPacks
-from perdure.checkpoint.packs import DiskPack
+from perdure.checkpoint.messages import Adopt, Generation
+from perdure.checkpoint.stalls import unless_stalled
 from perdure.clock import Deadline
 from perdure.errors import (
     AgentLost,
-    BlobCorrupt,
     BlobMissing,
     Bug,
     CallError,
     DeadlineExceeded,
+    FormatRefused,
     IntegrityError,
     PerdureError,
     StorageError,
@@ -36,15 +37,19 @@ from perdure.errors import (
 )
 from perdure.events import Restored
 from perdure.fabric import Fabric
+from perdure.state.catalogs import catalog_of
+from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, Match, PackSource, load, match
-from perdure.state.manifest import PartReader, catalog_of
-from perdure.store import Commit, Run
-from perdure.store.lineage import Note
+from perdure.state.part_reader import PartReader
+from perdure.store import Run
+from perdure.store.branch import commit_of, standing
+from perdure.store.places import slot_name
 
-__all__ = ["Done", "Restoring", "branch", "read_catalog"]
+__all__ = ["Done", "Restoring", "read_catalog"]
 
 Result = TypeVar("Result")
+_LINE_UPS = 20  # times that a restore looks for newer steps because those that it found were pruned meanwhile
 _LOOK_BACK = 64  # commits that a restore of "the newest" may fall back through
 
 
@@ -83,32 +88,39 @@ class Restoring:
     """The collective restore of one tree."""
 
     def __init__(
-        self, *, run: Run, fabric: Fabric, framework: Framework, link: AgentLink | None, deadlines: Deadlines
+        self,
+        *,
+        run: Run,
+        fabric: Fabric,
+        framework: Framework,
+        link: AgentLink | None,
+        deadlines: Deadlines,
+        budget_bytes: int,
     ) -> None:
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
-        self._deadlines = deadlines
+        self._deadlines, self._budget_bytes = deadlines, budget_bytes
         self._mine: list[Generation] = []
         self._head: SlotFacts | None = None
 
-    def run_through(self, tree: Mapping[str, Any], *, step: int | None) -> Done | None:
-        """Restore the newest candidate that verifies on all ranks (or ``step``); None if the run is empty."""
+    def run_through(self, tree: Mapping[str, Any], *, step: int | None, slot: int | None = None) -> Done | None:
+        """Restore the newest candidate that verifies on all ranks (or ``step``, or what is committed in ``slot``).
+
+        None if the run is empty. What somebody prunes meanwhile is no fault: newer steps are looked for again.
+        """
         began = time.monotonic()
-        candidates = self._line_up(step)
-        if step is not None:
-            candidates = [each for each in candidates if each.step == step]
-            if not candidates:
-                raise BlobMissing(
-                    f"step {step} is not there to restore, neither in memory nor committed; steps() lists what is",
-                    step=step,
-                )
         notes: list[str] = []
         last: PerdureError | None = None
         written = False
-        for candidate in candidates:
+        tried: set[tuple[int | None, str | None, int | None]] = set()
+        waiting = self._candidates(step, slot)
+        relined = 0
+        while waiting:
+            candidate = waiting.pop(0)
+            tried.add((candidate.slot, candidate.session, candidate.seq))
             last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
             if last is None and opened is not None:
                 written = True
-                last, report = self._vote(lambda o=opened: load(o.catalog, o.matches, o.sources))  # type: ignore[misc]
+                last, report = self._vote(lambda o=opened: self._load(o))  # type: ignore[misc]
                 if last is None:
                     last, _ = self._vote(lambda o=opened: self._hand_over(o))  # type: ignore[misc]
                 if last is None and report is not None:
@@ -116,6 +128,12 @@ class Restoring:
             assert last is not None
             if not isinstance(last, IntegrityError):
                 break
+            if candidate.slot is not None and step is None and slot is None and relined < _LINE_UPS:
+                if self._was_pruned(candidate.slot):
+                    relined += 1
+                    again = self._candidates(None, None)
+                    waiting = [each for each in again if (each.slot, each.session, each.seq) not in tried]
+                    continue
             notes.append(f"step {candidate.step} could not be used ({last})")
         if last is None:
             return None
@@ -125,10 +143,40 @@ class Restoring:
             f"no step can be restored, and the live state may be half written: do not train on; {last}", **last.facts
         )
 
+    def _candidates(self, step: int | None, slot: int | None) -> list[Candidate]:
+        """What there is to restore, newest first; all ranks get the same. Raises if ``step`` or ``slot`` is not there."""
+        found = self._line_up(step, slot)
+        if slot is not None:
+            return [each for each in found if each.slot == slot]
+        if step is None:
+            return found
+        chosen = [each for each in found if each.step == step]
+        if not chosen:
+            why, _ = self._vote(lambda: commit_of(self._run, step=step))
+            raise why or BlobMissing(f"step {step} is not there to restore; steps() lists what is", step=step)
+        return chosen
+
+    def _was_pruned(self, slot: int) -> bool:
+        """Whether the commit was given up since it was lined up; the word of rank 0 is everybody's."""
+        mine = False
+        if self._fabric.rank == 0:
+            with suppress(PerdureError):  # then the candidate counts as bad, whatever it was
+                mine = self._run.is_pruned(slot)
+        return bool(self._gather(mine, "all ranks to restore")[0])
+
+    def _load(self, opened: _Opened) -> LoadReport:
+        return unless_stalled(
+            lambda moved: load(
+                opened.catalog, opened.matches, opened.sources, budget_bytes=self._budget_bytes, on_bytes=moved
+            ),
+            stall_s=self._deadlines.stall_s,
+            what="reading tensors",
+        )
+
     def _hand_over(self, opened: _Opened) -> None:
         opened.target.finish(opened.catalog, rank=self._fabric.rank, world=self._fabric.world)
 
-    def _line_up(self, step: int | None) -> list[Candidate]:
+    def _line_up(self, step: int | None, slot: int | None) -> list[Candidate]:
         problem: dict[str, Any] | None = None
         chain: list[SlotFacts] | None = None
         try:
@@ -141,7 +189,10 @@ class Restoring:
             self._mine = []  # the store still has what is committed
         if self._fabric.rank == 0:
             try:
-                chain = self._chain(step)
+                stall_s = self._deadlines.stall_s
+                chain = unless_stalled(
+                    lambda moved: self._chain(step, slot), stall_s=stall_s, what="the commits of the run"
+                )
             except PerdureError as error:
                 problem = to_wire(error)
         view = RankView(generations=self._mine, chain=chain)
@@ -153,12 +204,12 @@ class Restoring:
         self._head = next(iter(views[0].chain or ()), None)
         return line_up(views)
 
-    def _chain(self, step: int | None) -> list[SlotFacts]:
+    def _chain(self, step: int | None, slot: int | None) -> list[SlotFacts]:
+        if slot is not None:
+            commit = commit_of(self._run, step=step, slot=slot)
+            return [SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq)]
         found = []
-        gone = self._run.pruned()
-        for commit in branch(self._run):
-            if commit.slot in gone:
-                continue
+        for commit in standing(self._run):
             found.append(SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq))
             if commit.step == step or (step is None and len(found) == _LOOK_BACK):
                 break
@@ -171,7 +222,11 @@ class Restoring:
         notes: tuple[str, ...] = ()
         if candidate.slot is not None:
             try:
-                found, disk = read_catalog(self._run, candidate.slot)
+                found, disk = unless_stalled(
+                    lambda moved: read_catalog(self._run, candidate.slot),  # type: ignore[arg-type]
+                    stall_s=self._deadlines.stall_s,
+                    what=f"the index of step {candidate.step}",
+                )
             except (IntegrityError, StorageError) as error:
                 if not loans:
                     raise
@@ -246,33 +301,25 @@ class Restoring:
         return Done(candidate.step, follows, mine.id, fact)
 
 
-def branch(run: Run) -> Iterator[Commit]:
-    """The commits of the branch that training is on, newest first, past slots that cannot be read, which are told."""
-    start: int | None = None
-    while start != 0:
-        try:
-            yield from run.chain(start=start)
-            return
-        except (BlobCorrupt, BlobMissing) as error:
-            slot = error.facts.get("slot")
-            if not isinstance(slot, int):
-                raise
-            run.tell(
-                Note(f"commit {slot} is passed over, and what is older may be of another branch: {error}", str(slot))
-            )
-            start = slot - 1
-
-
 def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:
     """The catalog of a commit, and for each pack its source in the store.
 
     ``names`` (names and patterns with ``*``) reads of the index what is needed for those tensors alone.
     """
     commit = run.read_slot(slot)
+    if not commit.parts:
+        raise FormatRefused(
+            f"{slot_name(slot)} is refused: it names no part; use another copy or an older step", file=slot_name(slot)
+        )
     packs: dict[str, PackSource] = {}
     readers: list[PartReader] = []
     for ref in commit.parts:
         part = run.read_part(ref)
+        if (part.epoch, part.step) != (commit.epoch, commit.step):
+            raise FormatRefused(
+                f"{ref.name} is of another save than {slot_name(slot)}; use another copy or an older step",
+                file=ref.name,
+            )
         readers.append(PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name))  # type: ignore[misc]
         packs.update({pack.name: DiskPack(run, pack) for pack in part.packs})
     return catalog_of(readers, wanted=names), packs

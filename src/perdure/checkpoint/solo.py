@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perdure.checkpoint import drain
-from perdure.checkpoint.blame import disagreement
+from perdure.checkpoint.blame import another_save, disagreement
+from perdure.checkpoint.memory_packs import seal
 from perdure.checkpoint.notes import FailureNotes
-from perdure.checkpoint.packs import seal
 from perdure.checkpoint.saved import Outcome, Saved
-from perdure.checkpoint.unchanged import Stored
+from perdure.checkpoint.unchanged import Stored, recall
 from perdure.clock import Deadline
 from perdure.errors import PerdureError
 from perdure.shm import Segment
@@ -24,6 +24,7 @@ from perdure.store import Commit, Run
 
 __all__ = ["SoloSave", "drain_alone"]
 
+_STEP = "\0step"  # among what a rank says of a save; no tensor has such a name
 Packs = Sequence[tuple[RankIndex, memoryview]]
 
 
@@ -64,11 +65,12 @@ def drain_alone(
         if already is not None:  # the agent had done it, but not lived to say so
             return Outcome(already.slot, save.raw_nbytes, save.raw_nbytes, 0.0), None
         nbytes = seal(save.index, save.segment.view)
+        stored = stored or recall(run, save.order.base)
         packs = [(save.index, save.segment.view[:nbytes])]
         if rank == 0:
             made, part = _lead(run, save, packs, world=world, deadline=deadline, notes=notes, stored=stored)
         else:
-            notes.say(save.order.seq, save.said)
+            notes.say(save.order.seq, {**save.said, _STEP: str(save.order.step)})
             part = drain.write_part(run, save.order, writer=f"rank{rank}", packs=packs, stored=stored)
             made = _follow(run, save.order, part, deadline=deadline, after=after, notes=notes)
         return Outcome(made.slot, save.raw_nbytes, part.nbytes, time.monotonic() - began), part.stored(made.slot)
@@ -92,8 +94,18 @@ def _lead(
     mine = None
     try:
         mine = drain.write_part(run, order, writer=writers[0], packs=packs, stored=stored)
-        parts = drain.await_parts(run, order, writers=writers, deadline=deadline, heed=lambda: notes.heed(order.seq))
+
+        def heed() -> None:
+            notes.heed(order.seq)
+            for rank in range(1, world):  # a rank that saves another step writes another part than is waited for
+                step = int(notes.said(order.seq, rank).get(_STEP, order.step))
+                if step != order.step:
+                    raise another_save(order.step, step, seq=order.seq, rank=rank)
+
+        parts = drain.await_parts(run, order, writers=writers, deadline=deadline, heed=heed)
         others = [(rank, notes.said(order.seq, rank)) for rank in range(1, world)]
+        for _, said in others:
+            said.pop(_STEP, None)
         differs = disagreement(order.step, [(0, save.said), *others])
         if differs is not None:
             raise differs

@@ -29,9 +29,13 @@ class Worker:
         """Run ``job`` after those before it; ``on_error`` gets what it raises."""
         self._jobs.put((job, on_error))
 
-    def end(self) -> None:
-        """Let the thread end after the jobs that were submitted; what a later one would do is not done."""
+    def end(self, *, within_s: float = 0.0) -> None:
+        """Let the thread end after the jobs that were submitted; what a later one would do is not done.
+
+        Waits for that ``within_s`` seconds at most.
+        """
         self._jobs.put(None)
+        self._thread.join(within_s)
 
     def _run(self) -> None:
         while (given := self._jobs.get()) is not None:

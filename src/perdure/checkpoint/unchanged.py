@@ -6,6 +6,8 @@ names it, so it is worth that only if much of the pack is still wanted: at least
 written once more, in a pack of their own, which from then on is wanted whole. So a frozen base model is written at
 most twice, and a small buffer that never changes keeps no large pack alive.
 
+After a restart the writer recalls from the store what the step that it went on from holds: headers, no data.
+
 A reference is to the pack that holds the bytes, never to another reference: no chains.
 """
 
@@ -14,9 +16,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
-from perdure.store import PackEntry, PackIndex, PackRef
+from perdure.errors import IntegrityError, StorageError
+from perdure.state.index import StoredPiece
+from perdure.state.part_reader import PartReader
+from perdure.store import PackEntry, PackIndex, PackRef, Run
+from perdure.store.pack import ALIGN_BYTES
 
-__all__ = ["Division", "Entry", "Stored", "StoredTensor", "divide", "remember"]
+__all__ = ["Division", "Entry", "Stored", "StoredTensor", "divide", "recall", "remember"]
 
 APART_BYTES = 1 << 20  # unchanged tensors that are less in all are no pack of their own
 
@@ -77,7 +83,7 @@ def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
     wanted: dict[str, int] = {}
     for each in same:
         pack = stored.tensors[each.entry.key].pack
-        wanted[pack.name] = wanted.get(pack.name, 0) + each.entry.nbytes
+        wanted[pack.name] = wanted.get(pack.name, 0) + _with_pad(each.entry.nbytes)
     referred: dict[str, PackRef] = {}
     still: list[Entry] = []
     for each in same:
@@ -101,6 +107,39 @@ def remember(run: str, slot: int, entries: Iterable[Entry], packs: dict[str, Pac
             for each in entries
         },
     )
+
+
+def recall(run: Run, slot: int | None) -> Stored | None:
+    """What the commit in ``slot`` holds, from the store; None if it cannot be read, or is no step any more."""
+    if slot is None:
+        return None
+    tensors: dict[str, StoredTensor] = {}
+    try:
+        if run.is_pruned(slot):
+            return None
+        for ref in run.read_slot(slot).parts:
+            part = run.read_part(ref)
+            reader = PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name)  # type: ignore[misc]
+            packs = {pack.name: pack for pack in part.packs}
+            headers = {name: run.open_pack(pack) for name, pack in packs.items()}
+            for tensor in (*reader.tensors(), *reader.locals()):
+                for piece in tensor.pieces:
+                    if not piece.coded:
+                        tensors[piece.key] = _recalled(piece, packs[piece.pack], headers[piece.pack])
+    except (IntegrityError, StorageError):
+        return None  # then everything is written anew, and whoever restores hears of the damage
+    return Stored(run.marker.run, slot, tensors)
+
+
+def _recalled(piece: StoredPiece, pack: PackRef, header: PackIndex) -> StoredTensor:
+    entry = header.entry(piece.key)
+    digests = header.digests[16 * entry.first_tile : 16 * (entry.first_tile + entry.n_tiles)]
+    return StoredTensor(pack, entry.dtype, entry.shape, digests)
+
+
+def _with_pad(nbytes: int) -> int:
+    """What a tensor takes up in its pack."""
+    return -(-nbytes // ALIGN_BYTES) * ALIGN_BYTES
 
 
 def _is_stored(each: Entry, stored: Stored) -> bool:

@@ -54,6 +54,7 @@ class Generation:
     slot: int | None = None
     adopter: int | None = None
     new_epoch: int | None = None
+    new_claim: str | None = None
     run: str = ""
 
     @property
@@ -70,6 +71,11 @@ class Generation:
     def epoch(self) -> int:
         """The epoch to commit it under: that of its session, or of the session that has adopted it."""
         return self.lead.epoch if self.new_epoch is None else self.new_epoch
+
+    @property
+    def claim(self) -> str | None:
+        """The token of that epoch."""
+        return self.lead.claim if self.new_epoch is None else self.new_claim
 
     @property
     def lead(self) -> Staged:

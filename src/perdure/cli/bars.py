@@ -1,4 +1,7 @@
-"""Progress of long work: a bar on a terminal, a plain line now and then in a log."""
+"""Progress of long work: a bar on a terminal, a plain line now and then in a log, and one when it is done.
+
+Work without names for its phases says nothing in a log if it is over within seconds.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,7 @@ class Bar:
         self._progress: Progress | None = None
         self._task: TaskID | None = None
         self._said: tuple[float, str] = (0.0, "")
-        self._n = -1
+        self._n = self._last = -1  # said, and done
 
     def __enter__(self) -> Bar:
         if sys.stderr.isatty():
@@ -35,13 +38,15 @@ class Bar:
             self._progress = Progress(*columns, TextColumn("{task.fields[what]}"), console=Console(stderr=True))
             self._progress.start()
             self._task = self._progress.add_task("", total=self.total, what="")
+        self._said = (time.monotonic(), "")
         return self
 
     def at(self, n: int, what: str) -> None:
         """Say that ``n`` units are done and ``what`` is under way."""
         if self._progress is not None and self._task is not None:
-            self._progress.update(self._task, completed=n, what=what)
+            self._progress.update(self._task, completed=n, total=self.total, what=what)
             return
+        self._last = n
         now, (last, said) = time.monotonic(), self._said
         if what != said or (n != self._n and now - last >= _LINE_EVERY_S):
             print(f"{self.title}: {n}/{self.total} {what}", file=sys.stderr, flush=True)
@@ -52,3 +57,5 @@ class Bar:
     ) -> None:
         if self._progress is not None:
             self._progress.stop()
+        elif kind is None and self._n >= 0 and (self._n, self._n) != (self._last, self.total):
+            print(f"{self.title}: {self._last}/{self.total} done", file=sys.stderr, flush=True)

@@ -10,6 +10,7 @@
 | PERDURE_ATTEMPT | how many attempts came before this one | TORCHELASTIC_RESTART_COUNT |
 | PERDURE_MARK | marks every process of the attempt; ``outer:inner`` where launchers nest | |
 | PERDURE_EVENTS | file that events are appended to | |
+| PERDURE_IO | how large blobs are written: ``engine:direct or buffered:block:depth`` | |
 
 torchrun's names are accepted as they are, and `child_env` sets them, so that a script runs under either launcher.
 """
@@ -22,7 +23,16 @@ from dataclasses import dataclass
 
 from perdure.errors import CallError
 
-__all__ = ["MARK", "Placement", "child_env", "runtime_home", "without_mark"]
+__all__ = [
+    "MARK",
+    "Placement",
+    "aws_variables",
+    "cache_home",
+    "child_env",
+    "io_override",
+    "runtime_home",
+    "without_mark",
+]
 
 MARK = "PERDURE_MARK"
 _DEFAULT_JOB = "default"
@@ -126,6 +136,22 @@ def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: in
 def runtime_home(env: Mapping[str, str] = os.environ) -> str | None:
     """Return the folder that the login session keeps for this user's sockets, if it says so (XDG_RUNTIME_DIR)."""
     return env.get("XDG_RUNTIME_DIR") or None
+
+
+def aws_variables(env: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Return what the environment says about AWS, and HOME, under which its profiles lie. Never shown: keys."""
+    return {name: value for name, value in env.items() if (name.startswith("AWS_") or name == "HOME") and value}
+
+
+def cache_home(env: Mapping[str, str] = os.environ) -> str:
+    """Return the folder of this user for what can be found out again (XDG_CACHE_HOME, else ~/.cache)."""
+    named = env.get("XDG_CACHE_HOME", "")
+    return named if os.path.isabs(named) else os.path.join(os.path.expanduser("~"), ".cache")
+
+
+def io_override(env: Mapping[str, str] = os.environ) -> str | None:
+    """Return how the user wants large blobs to be written (PERDURE_IO, as ``uring:direct:8MiB:16``), if at all."""
+    return env.get("PERDURE_IO") or None
 
 
 def without_mark(base: Mapping[str, str] = os.environ) -> dict[str, str]:

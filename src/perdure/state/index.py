@@ -212,13 +212,17 @@ class Joining:
         else:
             _enter(self._local_values, (rank, key), value)
 
-    def done(self) -> Catalog:
-        """The catalog; refused if a rank is missing, or if a name is that of two tensors."""
+    def all_there(self) -> None:
+        """Refuse if a rank is missing."""
         if len(self._ranks) < self._world:
             gone = sorted(set(range(min(self._world, len(self._ranks) + 1))) - self._ranks)
             raise FormatRefused(
                 f"{len(self._ranks)} of {self._world} ranks are there; rank {gone[0]} is not", ranks=gone
             )
+
+    def done(self) -> Catalog:
+        """The catalog; refused if a rank is missing, or if a name is that of two tensors."""
+        self.all_there()
         for tensor in self._tensors.values():
             for alias in tensor.aliases:
                 if alias in self._tensors or self._aliases.setdefault(alias, tensor.name) != tensor.name:
@@ -248,12 +252,12 @@ def checked(
 ) -> CatalogTensor:
     """The tensor, if there can be one such; raises `FormatRefused` that names it."""
     if dtype not in DTYPES:
-        raise FormatRefused(f"{name!r} has the dtype {dtype!r}, which this release does not know")
-    if len(shape) > _MAX_DIMS or any(not 0 <= extent < 1 << 62 for extent in shape):
+        raise FormatRefused(f"{name!r} has the dtype {dtype[:40]!r}, which this release does not know")
+    if len(shape) > _MAX_DIMS or any(not 0 <= extent < 1 << 62 for extent in shape) or nbytes(dtype, shape) > 1 << 62:
         raise FormatRefused(f"{name!r} has an impossible shape")
     for piece in pieces:
         inside = len(piece.box.lo) == len(shape) and all(
-            0 <= lo and hi <= extent for lo, hi, extent in zip(piece.box.lo, piece.box.hi, shape, strict=True)
+            lo >= 0 and hi <= extent for lo, hi, extent in zip(piece.box.lo, piece.box.hi, shape, strict=True)
         )
         if not inside:
             raise FormatRefused(f"a piece of {name!r} lies outside its tensor", tensor=name)

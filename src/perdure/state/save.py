@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -287,8 +288,12 @@ def _grids(offers: Sequence[Offer], writer: Mapping[_Shared, int]) -> tuple[dict
         pieces.setdefault(name, []).append((rank, Box(lo, hi)))
     known: dict[EvenGrid, int] = {}
     found: dict[str, int] = {}
+    seen: dict[tuple[Any, ...], EvenGrid | None] = {}  # the layers of a model repeat each other
     for name in sorted(pieces):  # the same numbers on every rank
-        grid = EvenGrid.of(shapes[name], pieces[name])
+        like = (shapes[name], *pieces[name])
+        if like not in seen:
+            seen[like] = EvenGrid.of(shapes[name], pieces[name])
+        grid = seen[like]
         if grid is not None:
             found[name] = known.setdefault(grid, len(known))
     return found, tuple(SavedGrid(grid.parts, grid.first, grid.strides) for grid in known)

@@ -33,6 +33,7 @@ __all__ = ["decode_value", "encode_value", "register_tag"]
 
 _MAX_DEPTH = 56  # brackets of JSON inside one another; a part of a commit may have 64 around and in all values
 _EXACT_INT = 1 << 53
+_COLLISIONS = 100  # keys of one hash
 _PLAIN_DTYPE = re.compile(r"\A[<>|=][biufcSU][0-9]{1,9}\Z")  # NumPy's, where the bytes are the value; no objects
 _DICTS: dict[str, type[dict[Any, Any]]] = {"dict": dict, "OrderedDict": OrderedDict, "Counter": Counter}
 _SEQUENCES: dict[str, Callable[[list[Any]], Any]] = {"tuple": tuple, "set": set, "frozenset": frozenset}
@@ -131,13 +132,22 @@ def _plain_numpy(value: Any) -> bool:
     return type(value) is value.dtype.type
 
 
-def decode_value(data: Any) -> Any:
-    """Rebuild the value that `encode_value` wrote; raise `FormatRefused` for a tag or a form that it does not know.
+def decode_value(data: Any, *, key: str | None = None) -> Any:
+    """Rebuild the value that `encode_value` wrote.
 
-    >>> decode_value({"$": "dict", "v": [[1, {"$": "tuple", "v": [2, None]}]]})
+    Raises `FormatRefused`, naming ``key``, for a tag or a form that it does not know.
+
+    >>> decode_value({"$": "dict", "v": [[1, {"$": "tuple", "v": [2, None]}]]}, key="opt")
     {1: (2, None)}
     """
-    return _decode(data, 0)
+    try:
+        return _decode(data, 0)
+    except FormatRefused as error:
+        if key is None:
+            raise
+        raise FormatRefused(
+            f"the saved value {key!r} is refused: {error}; use another copy or an older step", **error.facts, key=key
+        ) from error
 
 
 def _decode(data: Any, depth: int) -> Any:
@@ -163,9 +173,13 @@ def _decode_tagged(tag: Any, body: Any, data: dict[str, Any], depth: int) -> Any
         raise FormatRefused(f"a saved value has the type {tag!r}, which is no name")
     if tag in _DICTS:
         pairs = [(_decode(name, depth + 1), _decode(item, depth + 1)) for name, item in _list(body)]
+        _refuse_collisions([name for name, _ in pairs])
         return _DICTS[tag](pairs) if tag != "Counter" else Counter(dict(pairs))
     if tag in _SEQUENCES:
-        return _SEQUENCES[tag]([_decode(item, depth + 1) for item in _list(body)])
+        items = [_decode(item, depth + 1) for item in _list(body)]
+        if tag != "tuple":
+            _refuse_collisions(items)
+        return _SEQUENCES[tag](items)
     if tag == "int":
         return int(body, 16)
     if tag == "float":
@@ -195,7 +209,17 @@ def _decode_numpy(tag: str, dtype_name: str, shape: list[Any], raw: bytes) -> An
             raise FormatRefused(f"a saved {tag} has elements of no bytes")
         return dtype.type()
     array = np.frombuffer(raw, dtype).reshape(shape)
+    if dtype.kind == "U" and array.size and array.ravel().view(f"{dtype.str[0]}u4").max() > 0x10FFFF:
+        raise FormatRefused(f"a saved {tag} holds text that is no Unicode")
     return array.copy() if tag == "np.array" else array[()]
+
+
+def _refuse_collisions(keys: list[Any]) -> None:
+    """Refuse keys made to have one hash, each of which would be compared with all others."""
+    if len(keys) > _COLLISIONS:
+        most = max(Counter(hash(key) for key in keys if type(key) is not str).values(), default=0)
+        if most > _COLLISIONS:
+            raise FormatRefused(f"{most} of its keys collide")
 
 
 def _list(body: Any) -> list[Any]:

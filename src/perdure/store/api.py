@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from perdure.errors import BlobCorrupt, BlobMissing, CallError
 
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "NAME_PATTERN",
+    "DigestedReads",
     "Store",
     "as_bytes",
     "check_name",
@@ -84,6 +85,21 @@ class Store(Protocol):
         ...
 
 
+@runtime_checkable
+class DigestedReads(Protocol):
+    """What a store may offer beside its six verbs; `perdure.store.digested.read_digested` asks for it."""
+
+    def read_digested(self, name: str, *, start: int, nbytes: int, into: Buffer, tile_bytes: int) -> bytes:
+        """Read ``nbytes`` bytes from ``start`` on into the front of ``into`` and return their digests.
+
+        The digests are the XXH3-128 of each ``tile_bytes`` of the span (the last may be shorter), 16 bytes a tile, as
+        `perdure.codec.tile_digests` gives them: of what now lies in ``into``. Nothing is compared here.
+
+        Raises what `Store.read` raises; ``into`` may then hold anything.
+        """
+        ...
+
+
 def is_name(name: object) -> bool:
     """Whether ``name`` can be the name of a blob."""
     return isinstance(name, str) and _NAME.match(name) is not None
@@ -128,7 +144,7 @@ def check_span(
         raise CallError(f"cannot read {nbytes} bytes from {start} on: both must be 0 or more", name=name)
     if nbytes is None:
         nbytes = into.nbytes if into is not None else max(blob_nbytes - start, 0)
-    if into is not None and (into.readonly or into.nbytes < nbytes):
+    if into is not None and nbytes and (into.readonly or into.nbytes < nbytes):
         raise CallError(f"the buffer for {name!r} must be writable and hold {nbytes} bytes", name=name)
     if start + nbytes > blob_nbytes:
         raise BlobCorrupt(

@@ -23,8 +23,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from perdure.errors import StorageError
-from perdure.store.api import as_bytes
+from perdure.store.io_choice import Io
 from perdure.store.refusals import explained
+from perdure.store.stream import write_chunks
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -33,7 +34,6 @@ __all__ = ["TEMPORARY", "is_there", "sync_folder", "write_new"]
 
 TEMPORARY = re.compile(r"\A\.tmp-[0-9a-f]{32}\Z")
 _RENAME_NOREPLACE = 1
-_WRITE_BYTES = 64 << 20  # a write call at most; short enough that a signal is not kept waiting
 _NOT_SUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP})
 
 
@@ -50,11 +50,11 @@ def _load_renameat2() -> Callable[..., int] | None:
 _renameat2 = _load_renameat2()
 
 
-def write_new(folder: int, last: str, chunks: Iterable[Buffer], *, path: str) -> bool:
+def write_new(folder: int, last: str, chunks: Iterable[Buffer], *, path: str, io: Callable[[], Io]) -> bool:
     """Write ``chunks`` to the new file ``last`` of the open ``folder``; False if it exists, and is durable.
 
-    ``path`` is for messages. Errors of ``chunks`` itself pass unchanged. After any failure the temporary is gone; the
-    target can only be there if syncing the folder failed.
+    ``path`` is for messages; ``io`` tells how, and is asked only for a large blob. Errors of ``chunks`` itself pass
+    unchanged. After any failure the temporary is gone; the target can only be there if syncing the folder failed.
     """
     if is_there(folder, last, path=path):
         sync_folder(folder, path=path)  # whoever made it may not have come as far as this yet
@@ -65,9 +65,7 @@ def write_new(folder: int, last: str, chunks: Iterable[Buffer], *, path: str) ->
         fd = os.open(temporary, flags, 0o666, dir_fd=folder)
     try:
         try:
-            for chunk in chunks:
-                with explained(path, "write"):
-                    _write_all(fd, as_bytes(chunk))
+            write_chunks(fd, chunks, path=path, io=io)
             with explained(path, "sync"):
                 os.fsync(fd)
         finally:
@@ -97,12 +95,6 @@ def sync_folder(folder: int, *, path: str) -> None:
     """Make the names in the open ``folder`` durable."""
     with explained(path, "sync the folder of"):
         os.fsync(folder)
-
-
-def _write_all(fd: int, view: memoryview) -> None:
-    done = 0
-    while done < view.nbytes:
-        done += os.write(fd, view[done : done + _WRITE_BYTES])
 
 
 def _publish(folder: int, temporary: str, last: str, path: str) -> bool:

@@ -97,6 +97,9 @@ class Faults:
     def __repr__(self) -> str:
         return f"Faults({self.store!r}, {len(self._rules)} rules)"
 
+    def __str__(self) -> str:
+        return str(self.store)
+
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         faults = self._enter("put", name)
         if Crash("during") in faults:

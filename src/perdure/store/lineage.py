@@ -19,9 +19,10 @@ Python warning.
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,7 +31,8 @@ import msgspec
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, FormatRefused, Superseded, TryAgain
 from perdure.store.api import Store, as_bytes
-from perdure.store.pack import PackIndex, parse_header
+from perdure.store.counted import Counted
+from perdure.store.pack import HEADER_LIMIT_BYTES, PackIndex, parse_header
 from perdure.store.places import (
     EPOCHS,
     MARKER,
@@ -65,7 +67,9 @@ if TYPE_CHECKING:
 __all__ = ["Note", "Run"]
 
 _TRIES = 3  # of a write whose response is lost, one after the other; waiting is for a store that retries
-_SAVED = ("epoch", "parent", "step", "session", "seq", "parts", "meta", "metric", "pinned")
+_SAVED = ("epoch", "claim", "parent", "step", "session", "seq", "parts", "meta", "metric", "pinned")
+_LATE = 8  # slots below one that is listed that may be there though they are not
+_LAST = 9_999_999_999  # slot or epoch
 _RACES = 1000  # slots lost to older writers before we give up: far more than there can be
 
 
@@ -108,10 +112,10 @@ class Run:
         """
         if store.size(MARKER) is None:
             if not create:
-                raise BlobMissing(f"there is no run in {store!r}: {MARKER} is not there; check the place", file=MARKER)
+                raise BlobMissing(f"there is no run in {store}: {MARKER} is not there; check the place", file=MARKER)
             if store.names(SLOTS) or store.names(EPOCHS):
                 raise BlobMissing(
-                    f"{store!r} holds commits but no {MARKER}: a copy that is not whole; copy {MARKER} too", file=MARKER
+                    f"{store} holds commits but no {MARKER}: a copy that is not whole; copy {MARKER} too", file=MARKER
                 )
             made = Marker(run=secrets.token_hex(16), created_by=created_by, created=clock.wall())
             _settle(store, MARKER, encode(made))  # False: somebody else has begun it, which is as good
@@ -120,7 +124,7 @@ class Run:
     def claim_epoch(self, owner: str) -> int:
         """Claim the next free epoch for ``owner`` (text for people). From now on older writers are refused."""
         head = self.head()  # in case the copy of a run lost its epochs
-        first = max(self.newest_epoch(), head.epoch if head else 0) + 1
+        first = self._next(EPOCHS, epoch_name, least=head.epoch if head else 0)
         for epoch in range(first, first + _RACES):
             claim = Epoch(
                 run=self.marker.run, epoch=epoch, owner=owner, created=self.clock.wall(), token=secrets.token_hex(16)
@@ -128,6 +132,13 @@ class Run:
             if _settle(self.store, epoch_name(epoch), encode(claim)):
                 return epoch
         raise Superseded(f"{_RACES} others claimed an epoch before us; stop the other writers", epoch=first)
+
+    def token_of(self, epoch: int) -> str | None:
+        """The token of the claim of ``epoch``; None if nobody has claimed it here."""
+        try:
+            return read_record(self.store, epoch_name(epoch), Epoch).token
+        except BlobMissing:
+            return None
 
     def newest_epoch(self) -> int:
         """The newest epoch that was claimed; 0 if none was."""
@@ -138,7 +149,8 @@ class Run:
     ) -> PackRef:
         """Store a pack as a blob of its own. The first chunk begins with the whole header (it may be the whole file).
 
-        After a `TryAgain` the pack may or may not be there: write it again under another ``number`` or ``seq``.
+        Chunks whose every ``iter()`` starts anew with the same bytes (a list) are written again by a store that tries
+        again. After a `TryAgain` the pack may or may not be there: write it under another ``number`` or ``seq``.
         """
         name = pack_name(epoch=epoch, step=step, seq=seq, writer=writer, number=number)
         pieces = iter(chunks)
@@ -148,26 +160,18 @@ class Run:
             raise CallError(f"the first chunk of {name} must hold its header of {header_nbytes} bytes", file=name)
         # Digested before it is handed out: the buffer is the caller's.
         header_digest = digest_of(first[:header_nbytes])
-        nbytes = 0
-
-        def counted() -> Iterator[memoryview]:
-            nonlocal nbytes
-            view: memoryview | None = first
-            while view is not None:
-                nbytes += view.nbytes
-                yield view
-                following = next(pieces, None)
-                view = None if following is None else as_bytes(following)
-
-        self.store.put(name, counted())
-        return PackRef(name=name, nbytes=nbytes, header_nbytes=header_nbytes, header_digest=header_digest)
+        once = pieces is chunks  # then its first chunk is gone, and nobody can read it again
+        counted = Counted(itertools.chain([first], pieces) if once else chunks)
+        self.store.put(name, iter(counted) if once else counted)
+        return PackRef(name=name, nbytes=counted.nbytes, header_nbytes=header_nbytes, header_digest=header_digest)
 
     def open_pack(self, ref: PackRef) -> PackIndex:
         """Read and check the header of a pack; its tiles are checked by who reads them (`PackIndex.digest`)."""
         found = self.store.size(ref.name)
         if found is None:
             raise BlobMissing(f"{ref.name} is not there; use another copy or an older step", file=ref.name)
-        header = self.store.read(ref.name, nbytes=min(ref.header_nbytes, found))
+        # No header is longer, so no more is read, whatever the part says and however large the file is.
+        header = self.store.read(ref.name, nbytes=min(ref.header_nbytes, found, HEADER_LIMIT_BYTES))
         if found != ref.nbytes or digest_of(header) != ref.header_digest:
             raise BlobCorrupt(
                 f"{ref.name} ({found} bytes) is not the pack that was saved ({ref.nbytes} bytes); "
@@ -215,7 +219,14 @@ class Run:
             )
         part = decode(top, Part, file=ref.name)
         if part.run != self.marker.run or ref.top_nbytes + part.leaves_nbytes != ref.nbytes:
-            raise FormatRefused(f"{ref.name} is of another run, or has leaves that it does not name", file=ref.name)
+            raise FormatRefused(
+                f"{ref.name} is of another run, or has leaves that it does not name; use another copy or an older step",
+                file=ref.name,
+            )
+        if ref.name != part_name(epoch=part.epoch, step=part.step, seq=part.seq, writer=part.writer):
+            raise FormatRefused(
+                f"{ref.name} is the part of another save; use another copy or an older step", file=ref.name
+            )
         return part
 
     def read_leaf(self, ref: PartRef, leaf: LeafRef) -> memoryview:
@@ -229,10 +240,18 @@ class Run:
             )
         return data
 
+    def make_durable(self, commit: Commit) -> None:
+        """Make sure that ``commit``, which was read, is durable: its writer may have died before it was."""
+        self.store.create(slot_name(commit.slot), encode(commit))
+
     def give_up(self, commit: Commit) -> None:
         """Say that ``commit`` is pruned; done before anything that it names is deleted. Again is no error."""
-        made = Pruned(run=self.marker.run, slot=commit.slot, step=commit.step, created=self.clock.wall())
-        _settle(self.store, pruned_name(commit.slot), encode(made))
+        self.give_up_slot(commit.slot, step=commit.step)
+
+    def give_up_slot(self, slot: int, *, step: int | None) -> None:
+        """The same of the commit in ``slot``; ``step`` is for people, None if the commit cannot be read."""
+        made = Pruned(run=self.marker.run, slot=slot, step=step, created=self.clock.wall())
+        _settle(self.store, pruned_name(slot), encode(made))
 
     def pruned(self) -> frozenset[int]:
         """The slots of the commits that were given up."""
@@ -254,10 +273,13 @@ class Run:
         pinned: bool = False,
         session: str = "",
         seq: int = 0,
+        claim: str | None = None,
     ) -> Commit:
         """Make ``parts`` a step of the run, as the child of slot ``parent`` (None: training began from scratch).
 
-        Durable on return. Committing the same again, after any error, gives the same commit.
+        Durable on return. Committing the same again, after any error, gives the same commit. ``claim`` is what `token_of`
+        said of the epoch when it was claimed: if another claim lies there now, somebody has put another copy of the run
+        in the place of this one, and this writer must stop.
 
         Raises `Superseded` (facts ``epoch``, ``newer``, ``slot``) when a newer writer owns the run or another one uses
         this epoch: stop. `BlobMissing` when a part is not in the store. After `TryAgain` it may be committed or not.
@@ -266,17 +288,27 @@ class Run:
             raise CallError(f"the parent slot {parent} is not there; give the slot that training went on from")
         for part in parts:
             self._check_there(part.name, part.nbytes)
+        token = self.token_of(epoch)
+        if claim is not None and token != claim:
+            raise Superseded(
+                f"epoch {epoch} of this run is not this writer's any more: another copy of the run was put in its place; "
+                "this writer must stop",
+                epoch=epoch,
+                newer=None,
+                slot=None,
+            )
         wanted = Commit(
             run=self.marker.run,
             slot=(parent or 0) + 1,
             epoch=epoch,
+            claim=token,
             parent=parent,
             step=step,
             session=session,
             seq=seq,
             parts=tuple(parts),
             meta=dict(meta),
-            metric=metric,
+            metric=None if metric is None else float(metric),  # a reader reads 1 as 1.0, which is another spelling
             pinned=pinned,
             created=self.clock.wall(),
             token=secrets.token_hex(16),
@@ -288,7 +320,11 @@ class Run:
 
         Raises `FormatRefused` rather than pass over what a later release wrote.
         """
-        return self._newest_readable(self._highest(SLOTS, slot_name))
+        return self._newest_readable(self.slots())
+
+    def slot_below(self, slot: int) -> int | None:
+        """The next lower slot that there is, or may be; None if there is none."""
+        return next((number for number in self.slots() if number < slot), None)
 
     def chain(self, *, start: int | None = None) -> Iterator[Commit]:
         """The branch that training is on, newest first: the head (or slot ``start``) and its parents, read one by one.
@@ -323,17 +359,19 @@ class Run:
         return commit
 
     def _take_slot(self, wanted: Commit) -> Commit:
-        highest = self._highest(SLOTS, slot_name)
-        top = self._newest_readable(highest)
+        free = self._next(SLOTS, slot_name)
+        top = self._newest_readable(self.slots())
         # After the slots were listed: so a slot that cannot be read has no newer epoch either.
         self._check_newest(wanted.epoch, top)
         if top is not None and _same_save(top, wanted) and not self.store.create(slot_name(top.slot), encode(top)):
             return top  # ours, of a try before; `create` has made sure that it is durable
-        for slot in range(highest + 1, highest + 1 + _RACES):
+        if top is not None and top.epoch < wanted.epoch:
+            self.make_durable(top)  # else a power cut may leave our slot and a gap below it
+        for slot in range(free, free + _RACES):
             commit = msgspec.structs.replace(wanted, slot=slot)
             if _settle(self.store, slot_name(slot), encode(commit)):
                 return commit
-            other = self._newest_readable(slot, oldest=slot)
+            other = self._newest_readable([slot])
             self._check_newest(wanted.epoch, other)
             if other is not None and other.epoch == wanted.epoch:
                 raise Superseded(
@@ -354,20 +392,44 @@ class Run:
                 slot=met.slot if met else None,
             )
 
-    def _newest_readable(self, slot: int, *, oldest: int = 1) -> Commit | None:
-        for number in range(slot, oldest - 1, -1):
+    def _newest_readable(self, slots: Iterable[int]) -> Commit | None:
+        for number in slots:
             try:
                 return self.read_slot(number)
             except (BlobCorrupt, BlobMissing) as error:
                 self.tell(Note(f"commit {number} is passed over: {error}", slot_name(number)))
         return None
 
+    def slots(self) -> Iterator[int]:
+        """The slots that there may be, highest first: those that are listed, and below each a few that may be late.
+
+        Not all numbers: a file that somebody planted far above the others must not cost a read for each between.
+        """
+        listed = {number_of(name) or 0 for name in self.store.names(SLOTS)}
+        there = sorted((listed | {self._beyond(listed, slot_name)}) - {0}, reverse=True)
+        for number, below in zip(there, [*there, 0][1:], strict=True):
+            yield from range(number, max(below, number - _LATE), -1)
+
     def _highest(self, folder: str, name_of: Callable[[int], str]) -> int:
         """The highest number in ``folder``; 0 if there is none."""
-        highest = max((number_of(name) or 0 for name in self.store.names(folder)), default=0)
-        while self.store.size(name_of(highest + 1)) is not None:  # a network file system may list late
+        return self._beyond({number_of(name) or 0 for name in self.store.names(folder)}, name_of)
+
+    def _beyond(self, listed: Collection[int], name_of: Callable[[int], str]) -> int:
+        """The highest number that is there, at least that of ``listed``; a network file system may list late."""
+        highest = max(listed, default=0)
+        while highest < _LAST and self.store.size(name_of(highest + 1)) is not None:
             highest += 1
         return highest
+
+    def _next(self, folder: str, name_of: Callable[[int], str], *, least: int = 0) -> int:
+        """The number after the highest in ``folder``, and after ``least``."""
+        highest = max(self._highest(folder, name_of), least)
+        if highest >= _LAST:
+            raise FormatRefused(
+                f"{name_of(highest)} leaves no number for a newer one, and no run has come so far: remove it",
+                file=name_of(highest),
+            )
+        return highest + 1
 
     def _check_there(self, name: str, nbytes: int) -> None:
         found = self.store.size(name)

@@ -30,8 +30,8 @@ PARTS = "parts/"
 WRITER_PATTERN = r"\A[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}\Z"
 _NUMBERED = re.compile(r"\A(?:epochs|slots|pruned)/([0-9]{10})\.json\Z")
 _WRITTEN = re.compile(
-    r"\A(?:packs/([0-9]{10})/[0-9]{12}-[0-9]{6}-[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}-[0-9]+\.safetensors"
-    r"|parts/([0-9]{10})/[0-9]{12}-[0-9]{6}-[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}\.jsonl)\Z"
+    r"\A(?:packs/([0-9]{10})/[0-9]{12}-[0-9]{6,}-[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}-[0-9]+\.safetensors"
+    r"|parts/([0-9]{10})/[0-9]{12}-[0-9]{6,}-[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}\.jsonl)\Z"
 )
 
 
@@ -57,6 +57,8 @@ def pruned_name(slot: int) -> str:
 def written_by(name: str) -> int | None:
     """The epoch whose writer made the pack or part ``name``; None for any other file.
 
+    >>> written_by(part_name(epoch=3, step=100, seq=1_000_000, writer="node2"))
+    3
     >>> written_by("parts/0000000003/000000000100-000007-node2.jsonl"), written_by("packs/notes.txt")
     (3, None)
     """
@@ -76,6 +78,8 @@ def number_of(name: str) -> int | None:
 
 def pack_name(*, epoch: int, step: int, seq: int, writer: str, number: int) -> str:
     """The file of the ``number``-th pack of a save; ``seq`` counts the writer's attempts in this epoch.
+
+    From the millionth attempt on ``seq`` has more digits.
 
     >>> pack_name(epoch=3, step=100, seq=7, writer="node2", number=0)
     'packs/0000000003/000000000100-000007-node2-0.safetensors'

@@ -22,12 +22,16 @@ class Ram:
     (True, False, b'1')
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self._name = name
         self._blobs: dict[str, bytes] = {}
         self._lock = threading.Lock()
 
     def __repr__(self) -> str:
         return f"Ram({len(self._blobs)} blobs)"
+
+    def __str__(self) -> str:
+        return f"ram://{self._name}" if self._name else "memory"
 
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         check_name(name)

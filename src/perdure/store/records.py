@@ -1,4 +1,4 @@
-"""The records of a run, as values and as bytes: marker, epoch, part, commit, pruned (docs/spec/format-v1.md, "Records").
+"""The records of a run, as values and as bytes: marker, epoch, part, commit, pruned (docs/spec/format-v1.md).
 
 Every record is ``{"perdure":kind,"format":1,"digest":...,"body":{...}}``. This envelope is the same in every format, so
 that a reader can tell a corrupt file from one that a later release wrote. The body has one spelling: a reader renders
@@ -8,7 +8,6 @@ what it understood and compares, which refuses duplicate keys and whatever two r
 from __future__ import annotations
 
 import math
-import re
 from typing import Annotated, Any, TypeVar
 
 import msgspec
@@ -41,8 +40,8 @@ FORMAT = 1
 LEAF_LIMIT_BYTES = 64 << 20
 PART_LIMIT_BYTES = 64 << 20  # of the record of a part, without its leaves
 _DEPTH = 64
-_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.)*+\\?(?:"|\Z)', re.DOTALL)
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_NOT_MARKS = bytes(set(range(256)) - set(b'[]{}"'))
+_STEPS = np.array([(chr(mark) in "[{") - (chr(mark) in "]}") for mark in range(256)])
 
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
 Number = Annotated[int, msgspec.Meta(ge=1, le=9_999_999_999)]  # of a slot or an epoch
@@ -122,7 +121,7 @@ class Part(_Record, frozen=True, kw_only=True):
 
 
 class PartRef(_Record, frozen=True, kw_only=True):
-    """A part, by name and content: ``digest`` of its first ``top_nbytes``, the record; in it the digest of each leaf."""
+    """A part, by name and content: ``digest`` of its first ``top_nbytes``, the record, which has that of each leaf."""
 
     name: Name
     nbytes: Count
@@ -133,12 +132,14 @@ class PartRef(_Record, frozen=True, kw_only=True):
 class Commit(_Record, frozen=True, kw_only=True):
     """A step of the run that is whole and durable. ``parent`` is the slot from which training went on.
 
-    ``session`` and ``seq`` name the save that it is, so that what memory holds can be told from it.
+    ``claim`` is the token of its epoch, if that was claimed: two copies of a run that went on apart have epochs of one number, not of one
+    token. ``session`` and ``seq`` name the save that it is, so that what memory holds can be told from it.
     """
 
     run: Hex
     slot: Number
     epoch: Number
+    claim: Hex | None
     parent: Number | None
     step: Count
     session: Text
@@ -156,11 +157,14 @@ class Commit(_Record, frozen=True, kw_only=True):
 
 
 class Pruned(_Record, frozen=True, kw_only=True):
-    """The commit of ``slot`` is given up: its packs and parts may be gone. Made before anything of it is deleted."""
+    """The commit of ``slot`` is given up: its packs and parts may be gone. Made before anything of it is deleted.
+
+    ``step`` is for people; None if the commit could not be read.
+    """
 
     run: Hex
     slot: Number
-    step: Count
+    step: Count | None
     created: float
 
 
@@ -236,6 +240,8 @@ def decode(data: bytes | memoryview, kind_of: type[R], *, file: str) -> R:
         record = msgspec.json.decode(envelope.body, type=kind_of)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise _refused(file, str(error)) from error
+    if not data.endswith(b"\n"):
+        raise _corrupt(file, "its last byte is missing")
     if encode(record) != data:
         raise _refused(file, "duplicate keys, or a spelling that is not that of the format")
     return record
@@ -273,12 +279,15 @@ def _depth(data: bytes) -> int:
     openings = data.count(b"[") + data.count(b"{")
     if openings <= _DEPTH:  # it cannot be deeper; the common case
         return openings
-    brackets = np.frombuffer(_STRINGS.sub(b"", data).translate(None, _NOT_BRACKETS), np.uint8)
-    depth = deepest = 0
-    for i in range(0, len(brackets), 1 << 20):
-        piece = brackets[i : i + (1 << 20)]
-        depths = depth + np.cumsum(np.where((piece == ord("[")) | (piece == ord("{")), 1, -1))
-        depth, deepest = int(depths[-1]), max(deepest, int(depths.max()))
+    # Escapes go first: then a quote opens or closes a string. Up to where it stops being JSON, this is exact.
+    marks = data.replace(b"\\\\", b"").replace(b'\\"', b"").translate(None, _NOT_MARKS)
+    depth = deepest = quotes = 0
+    for i in range(0, len(marks), 1 << 18):
+        piece = np.frombuffer(marks, np.uint8, min(1 << 18, len(marks) - i), i)
+        inside = (quotes + np.cumsum(piece == ord('"'))) & 1
+        steps = _STEPS[piece] * (1 - inside)
+        depths = depth + np.cumsum(steps)
+        depth, deepest, quotes = int(depths[-1]), max(deepest, int(depths.max())), int(inside[-1])
     return deepest
 
 

@@ -10,9 +10,10 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.checkpoint.packs import DiskPack, MemoryPack, seal
+from perdure.checkpoint.memory_packs import MemoryPacks, seal
 from perdure.codec.dtypes import DTYPES
 from perdure.layout import Box, Layout
+from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog, RankIndex
 from perdure.state.items import Capture, Held, Memory, TensorItem, ValueItem
 from perdure.state.load import PackSource
@@ -84,7 +85,11 @@ class Saved:
 
     def in_memory(self, pack: str) -> PackSource:
         """The pack as it is now, in memory."""
-        return MemoryPack(memoryview(self.packs[pack]), file=f"memory of {pack}")
+        return self.memory_pack(pack, self.packs[pack], file=f"memory of {pack}")
+
+    def memory_pack(self, pack: str, data: bytearray, *, file: str) -> MemoryPacks:
+        """``data`` in memory, taken for the pack."""
+        return MemoryPacks([(self.indexes[pack], memoryview(data))], file=file)
 
     def in_store(self, pack: str) -> PackSource:
         """The pack as it was when it was first asked for, in a store."""

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import pytest
@@ -19,6 +21,8 @@ from perdure.errors import BlobCorrupt, BlobMissing, CallError
 from perdure.store.api import Store
 
 __all__ = ["ESCAPES", "StoreContract"]
+
+T = TypeVar("T")
 
 ESCAPES = [
     "",
@@ -44,8 +48,22 @@ ESCAPES = [
 ]
 
 
+def _at_once(n: int, work: Callable[[int], T]) -> list[T]:
+    """What ``work`` returned in each of ``n`` threads that began together."""
+    gate = threading.Barrier(n)
+
+    def begin(i: int) -> T:
+        gate.wait(10)
+        return work(i)
+
+    with ThreadPoolExecutor(n) as pool:
+        return list(pool.map(begin, range(n)))
+
+
 class StoreContract:
     """The contract of `perdure.store.api.Store`, as tests."""
+
+    many = 1100  # blobs in a listing: more than one page of any object store
 
     def make_store(self, tmp_path: Path) -> Store:
         """An empty store that nobody else uses."""
@@ -129,6 +147,79 @@ class StoreContract:
         assert sorted(number // 8 for number in won) == list(range(5))
         for number in won:
             assert bytes(store.read(f"race/{number // 8}")) == bytes([number % 8]) * 100
+
+    def test_of_many_creators_of_the_same_bytes_exactly_one_wins(self, store: Store) -> None:
+        won = _at_once(8, lambda i: store.create("a/b", b"same"))
+        assert won.count(True) == 1
+        assert won.count(False) == 7
+
+    def test_of_many_writers_exactly_one_wins_whatever_verb_they_use(self, store: Store) -> None:
+        def write(i: int) -> bool:
+            if i % 2:
+                return store.create("a", bytes([i]) * 1000)
+            try:
+                store.put("a", [bytes([i]) * 500, bytes([i]) * 500])
+            except CallError as error:
+                return "exists" not in str(error)
+            return True
+
+        won = _at_once(8, write)
+        assert won.count(True) == 1
+        assert bytes(store.read("a")) == bytes([won.index(True)]) * 1000
+
+    def test_nothing_is_seen_of_a_blob_before_it_is_whole(self, store: Store) -> None:
+        seen: list[tuple[int | None, list[str]]] = []
+
+        def chunks() -> Iterator[bytes]:
+            for _ in range(3):
+                yield b"x" * 3_000_000
+                seen.append((store.size("a/b"), store.names("")))
+
+        store.put("a/b", chunks())
+        assert seen == [(None, [])] * 3
+        assert store.size("a/b") == 9_000_000
+
+    def test_chunks_that_are_interrupted_leave_nothing(self, store: Store) -> None:
+        class Interrupted(BaseException):
+            pass
+
+        def chunks() -> Iterator[bytes]:
+            yield b"x" * 12_000_000
+            raise Interrupted
+
+        with pytest.raises(Interrupted):
+            store.put("a", chunks())
+        assert store.size("a") is None
+        assert store.names("") == []
+
+    def test_a_large_blob_is_read_whole_and_in_odd_spans(self, store: Store) -> None:
+        data = np.random.default_rng(1).integers(0, 256, (20 << 20) + 3, dtype=np.uint8)
+        store.put("a", [data[: 7 << 20].data, data[7 << 20 :].data])
+        assert np.array_equal(np.frombuffer(store.read("a"), np.uint8), data)
+        for start, nbytes in [(0, 8 << 20), (1, 16 << 20), ((8 << 20) - 1, (8 << 20) + 2), (5, len(data) - 5)]:
+            into = np.zeros(nbytes, np.uint8)
+            store.read("a", start=start, nbytes=nbytes, into=into.data)
+            assert np.array_equal(into, data[start : start + nbytes])
+            assert np.array_equal(np.frombuffer(store.read("a", start=start, nbytes=nbytes), np.uint8), into)
+        assert store.read("a", start=len(data) - 1) == data[-1:].tobytes()
+        with pytest.raises(BlobCorrupt):
+            store.read("a", start=1, nbytes=len(data))
+
+    @pytest.mark.parametrize(("start", "nbytes"), [(1 << 60, 1), (1 << 62, 1 << 62), (1 << 64, 1), (3, 1 << 64)])
+    def test_a_span_beyond_all_reason_is_corrupt_and_allocates_nothing(
+        self, store: Store, start: int, nbytes: int
+    ) -> None:
+        store.put("a", [b"0123456789"])
+        with pytest.raises(BlobCorrupt):
+            store.read("a", start=start, nbytes=nbytes)
+
+    def test_a_listing_of_many_pages_is_whole_and_sorted(self, store: Store) -> None:
+        wanted = [f"slots/{i * 7919 % self.many:010d}.json" for i in range(self.many)]
+        _at_once(8, lambda i: [store.create(name, b"{}") for name in wanted[i::8]])
+        store.create("slotsmore", b"1")
+        assert store.names("slots/") == sorted(wanted)
+        assert store.names("slots/000000000") == sorted(wanted)[:10]
+        assert len(store.names("")) == self.many + 1
 
     def test_a_span_is_read_on_its_own(self, store: Store) -> None:
         store.put("a", [b"0123456789"])

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -393,6 +394,9 @@ def test_a_save_that_fails_raises_and_leaves_the_previous_step_the_latest(checkp
     saved.staged()
     assert repr(saved) == "Saved(step=2, failed)"
     assert ckpt.latest() == 1
+    give_up = time.monotonic() + 5
+    while "step 2" not in ckpt.said() and time.monotonic() < give_up:
+        time.sleep(0.005)  # it is told after whoever waits has heard it
     assert "step 2" in ckpt.said()
     live = {"w": torch.zeros(2)}
     assert checkpointer(store).restore(live) == 1
@@ -470,3 +474,38 @@ def test_every_dtype_survives_a_real_folder(checkpointer: Make, tmp_path: Path) 
     assert checkpointer(tmp_path).restore(live) == 1
     assert_same(live, tree)
     assert_same(load(tmp_path), tree)
+
+
+def test_what_cannot_be_a_step_is_refused_with_the_limits(checkpointer: Make, ram_url: str) -> None:
+    ckpt = checkpointer(ram_url)
+    for step in (10**12, -1, True, 1.0, "1"):
+        with pytest.raises(CallError, match="from 0 to 999,999,999,999"):
+            ckpt.save(step, {})
+    ckpt.save(10**12 - 1, {}).committed()
+    assert ckpt.steps() == [10**12 - 1]
+
+
+@pytest.mark.parametrize("metric", ["a", True, float("nan"), float("inf"), 10**400, 1j, torch.ones(2), [1.0]])
+def test_a_metric_that_is_no_finite_number_is_refused_before_anything_is_staged(
+    checkpointer: Make, ram_url: str, metric: Any
+) -> None:
+    ckpt = checkpointer(ram_url)
+    with pytest.raises(CallError, match=r"^metric is .*; give one finite number"):
+        ckpt.save(1, {"w": torch.zeros(1)}, metric=metric)
+    assert not ckpt.session  # it has not even met the others
+    assert ckpt.in_flight == []
+
+
+def test_numbers_of_any_kind_can_be_a_metric(checkpointer: Make, ram_url: str) -> None:
+    ckpt = checkpointer(ram_url)
+    for step, metric in enumerate((1, 0.5, np.float32(0.5), np.int64(3))):
+        ckpt.save(step, {}, metric=metric).committed()
+        head = Run.open(open_store(ram_url), create=False).head()
+        assert head is not None
+        assert (head.step, type(head.metric), head.metric) == (step, float, float(metric))
+
+
+@pytest.mark.parametrize("log", ["events.jsonl", "", print, 0])
+def test_a_log_that_is_none_is_refused_at_once(ram_url: str, log: Any) -> None:
+    with pytest.raises(CallError, match=r"give a perdure\.events\.Log"):
+        Checkpointer(ram_url, agent=False, log=log)

@@ -218,6 +218,34 @@ def test_a_value_that_cannot_be_saved_is_named_with_its_place() -> None:
     assert caught.value.key == "config.model[1].activation"
 
 
+def test_a_dict_that_grows_comes_back_from_a_list_that_holds_it() -> None:  # docs/training.md says so
+    live: dict[str, Any] = {"note": {"history": [{}]}}
+    restore(save({"note": {"history": [{"a": 1, "b": {"c": 2.5}}]}}), live)
+    assert live == {"note": {"history": [{"a": 1, "b": {"c": 2.5}}]}}
+
+
+def test_what_holds_itself_or_has_no_end_is_refused_by_its_key() -> None:
+    mine: dict[str, Any] = {"w": torch.zeros(1)}
+    mine["again"] = mine
+    row: list[Any] = [1]
+    row.append(row)
+    for tree in ({"c": mine}, {"c": RankLocal(mine)}, {"c": row}, {"c": Keeper({"state": row})}):
+        with pytest.raises(NotSerializable, match=r"^c\..*or holds itself"):
+            save(tree)
+    with pytest.raises(NotSerializable, match=r"^c\.again"):
+        restore(save({}), {"c": mine})
+
+
+@pytest.mark.parametrize(
+    "tree",
+    [{"\ud800": torch.zeros(1)}, {"\ud800": 1}, {"a": {"\udfff": 1}}, {"k": Keeper({"\ud800": torch.zeros(1)})}],
+    ids=["a tensor", "a value", "inside", "a state"],
+)
+def test_a_key_that_is_no_text_is_refused_with_what_it_is(tree: dict[str, Any]) -> None:
+    with pytest.raises(NotSerializable, match=r"\\u(d800|dfff)' is no valid Unicode text; rename it"):
+        save(tree)
+
+
 def test_a_plain_loader_is_refused_with_what_to_do() -> None:
     for tree in ({"loader": DataLoader([1, 2])}, {"data": {"loader": DataLoader([1, 2])}}):
         with pytest.raises(CallError, match=r"plain DataLoader.*perdure\.attach"):

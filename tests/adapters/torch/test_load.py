@@ -56,7 +56,20 @@ def test_patterns_choose_names(run: str) -> None:
     assert set(load(run, names=["model.*"])) == {"model.0.weight", "model.1.weight"}
     assert set(load(run, names=["model.1.weight", "mine*"])) == {"model.1.weight", "mine.t@rank0"}
     assert set(load(run, names=["*.momentum_buffer"])) == {"optimizer.state.0.weight.momentum_buffer"}
-    assert load(run, names=[]) == {}
+    with pytest.raises(CallError, match="names is empty"):
+        load(run, names=[])
+
+
+def test_a_name_matches_itself_whatever_letters_it_has(checkpointer: Make, ram_url: str) -> None:
+    tree = {name: torch.full((), at) for at, name in enumerate(("a1", "a[1]", "b[2]", "what?", "all*"))}
+    checkpointer(ram_url).save(1, tree).committed()
+    assert set(load(ram_url, names=["b[2]"])) == {"b[2]"}
+    assert set(load(ram_url, names=["a[1]"])) == {"a[1]", "a1"}
+    assert set(load(ram_url, names=["a[[]1]"])) == {"a[1]"}
+    assert set(load(ram_url, names=["what?", "all*"])) == {"what?", "all*"}
+    assert set(load(ram_url, names=["a[!0]"])) == {"a1"}
+    with pytest.raises(CallError, match=r"'c\[2\]'"):
+        load(ram_url, names=["c[2]"])
 
 
 def test_a_pattern_that_matches_nothing_is_refused_by_name(run: str) -> None:

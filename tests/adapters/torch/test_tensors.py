@@ -137,6 +137,19 @@ def test_conjugate_and_negative_views_are_saved_as_what_they_show() -> None:
         assert bytes_of(tensor) == saved
 
 
+def test_a_tensor_of_zeros_without_memory_is_saved_as_zeros_and_takes_nothing_else() -> None:
+    for shape in ((3,), (0,), (0, 2), ()):
+        zeros = torch._efficientzerotensor(shape)
+        assert zeros.data_ptr() == 0
+        (block,) = blocks_of(zeros, name="t")
+        held, live = held_now(block)
+        assert not live
+        assert bytes(held.memory.view()) == bytes(4 * zeros.numel())
+        write_into(block.view, torch.zeros(shape), name="t")
+    with pytest.raises(StateMismatch, match="t has no memory here"):
+        write_into(torch._efficientzerotensor((3,)), torch.ones(3), name="t")
+
+
 class Wrapper(torch.Tensor):
     @staticmethod
     def __new__(cls, inner: torch.Tensor) -> Any:

@@ -33,6 +33,7 @@ from perdure.errors import CallError, PerdureError, Superseded
 from perdure.events import Notice, RestoreSkipped, StopAgreed
 from perdure.progress import Phase, Record, StopAgreement
 from perdure.state.scopes import RankLocal
+from perdure.upkeep.keep import Keep
 
 __all__ = ["Run", "attach"]
 
@@ -51,6 +52,7 @@ def attach(
     seed: int = 0,
     step: int | None = None,
     agent: bool = True,
+    keep: Keep | None = None,
     deadlines: Deadlines | None = None,
 ) -> Run:
     """Restore the newest step of the run at ``to`` if there is one, then save every ``every`` steps by itself.
@@ -59,6 +61,7 @@ def attach(
     before the loop. ``loader`` is a plain ``DataLoader`` (given a seeded, sharded, resumable sampler; ``seed`` orders
     it) or anything with ``state_dict``; ``scheduler`` and the values of ``extra`` are anything with ``state_dict``,
     tensors, or `RankLocal`. Random generators are saved rank by rank. ``step`` restores that step and no other.
+    ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
 
     ``run.step`` counts completed optimizer steps (of several optimizers: when each has done one). On SIGTERM (and on
     the first Ctrl-C) all ranks save at one agreed step and exit with 128 + the signal. At a clean exit the last step
@@ -77,7 +80,7 @@ def attach(
             "state_dict() and load_state_dict()",
             key="loader",
         )
-    ckpt = Checkpointer(to, agent=agent, deadlines=deadlines)
+    ckpt = Checkpointer(to, agent=agent, keep=keep, deadlines=deadlines)
     rng = Rng(ckpt.rank)
     tree: dict[str, Any] = {"model": model}
     for i, each in enumerate(optimizers):

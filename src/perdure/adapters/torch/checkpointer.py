@@ -17,6 +17,7 @@ from perdure.events import Log
 from perdure.fabric import Fabric, SoloFabric
 from perdure.process.environ import Placement
 from perdure.store import StoreUrl, open_store
+from perdure.upkeep.keep import Keep
 
 __all__ = ["Checkpointer"]
 
@@ -38,7 +39,10 @@ class Checkpointer(_Checkpointer):
 
     Make it after ``init_process_group``, on every rank. ``agent`` lets the node's agent keep checkpoint memory and
     write in the background of everything; without it this process writes by itself, on a thread. A `ram:` store is of
-    this process and has no agent.
+    this process and has no agent. ``keep`` says which steps stay once newer ones are committed (``"last=3,best=1:min"``
+    or `perdure.keep` rules; docs/retention.md); by default every step does. ``budget_bytes`` is what a
+    restore may take of memory beside the tensors themselves. ``log`` (a `perdure.events.Log`) says where events go:
+    by default to stderr as sentences, and to the file that ``PERDURE_EVENTS`` names as lines of JSON.
     """
 
     def __init__(
@@ -46,6 +50,8 @@ class Checkpointer(_Checkpointer):
         url: str | os.PathLike[str],
         *,
         agent: bool = True,
+        keep: Keep | None = None,
+        budget_bytes: int = 256 << 20,
         deadlines: Deadlines | None = None,
         log: Log | None = None,
     ) -> None:
@@ -71,9 +77,11 @@ class Checkpointer(_Checkpointer):
             fabric=fabric,
             placement=placement,
             start_agent=command if agent and place.scheme != "ram" else None,
-            log=log or Log(placement.events, rank=fabric.rank if fabric.world > 1 else None),
+            log=Log(placement.events, rank=fabric.rank if fabric.world > 1 else None) if log is None else log,
             notes=notes,
             deadlines=deadlines,
+            keep=keep,
+            budget_bytes=budget_bytes,
         )
 
 

@@ -22,7 +22,7 @@ from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.optimizers import capture_optimizer, prepare_optimizer
 from perdure.adapters.torch.target import Target, TensorSink
 from perdure.adapters.torch.tree import inner_key, is_stateful, leaves
-from perdure.errors import CallError, StateMismatch
+from perdure.errors import CallError, NotSerializable, StateMismatch
 from perdure.state.index import Catalog
 from perdure.state.items import Capture, Held, TensorItem, ValueItem
 from perdure.state.scopes import OnResize, RankLocal
@@ -155,6 +155,8 @@ class _Collect:
         self.values.append(ValueItem(key, encode_value(value, key=key), local, on_resize))
 
     def _take(self, entry: str, key: str) -> None:
+        if not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
+            raise NotSerializable(f"the key {key!a} is no valid Unicode text; rename it", key=ascii(key), type="str")
         if entry in self._taken:
             raise CallError(f"two entries would both be saved as {key}; rename one", key=key)
         self._taken.add(entry)

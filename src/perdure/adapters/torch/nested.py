@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from perdure.adapters.torch.tensors import dtype_name, torch_dtype
+from perdure.adapters.torch.tree import MAX_DEPTH, nested_too_deep
 from perdure.errors import CallError, FormatRefused
 from perdure.state.values import register_tag
 
@@ -27,20 +28,22 @@ def take_tensors_out(key: str, state: Any) -> tuple[Any, dict[str, torch.Tensor]
     """Return ``state`` with a `TensorRef` for each tensor, and the tensors by name (``key.path.to.it``)."""
     found: dict[str, torch.Tensor] = {}
 
-    def take(path: str, value: Any) -> Any:
+    def take(path: str, value: Any, depth: int) -> Any:
         if isinstance(value, torch.Tensor):
             name = path
             while name in found:  # two paths that read alike
                 name = f"{name}#{len(found)}"
             found[name] = value
             return TensorRef(name)
-        if type(value) in (dict, OrderedDict):
-            return type(value)((name, take(f"{path}.{name}", each)) for name, each in value.items())
-        if type(value) in (list, tuple):
-            return type(value)(take(f"{path}.{i}", each) for i, each in enumerate(value))
-        return value
+        if type(value) not in (dict, OrderedDict, list, tuple):
+            return value
+        if depth > MAX_DEPTH:
+            raise nested_too_deep(path, type(value).__name__)
+        if isinstance(value, dict):
+            return type(value)((name, take(f"{path}.{name}", each, depth + 1)) for name, each in value.items())
+        return type(value)(take(f"{path}.{i}", each, depth + 1) for i, each in enumerate(value))
 
-    return take(key, state), found
+    return take(key, state, 0), found
 
 
 def references(skeleton: Any) -> list[str]:

@@ -68,7 +68,7 @@ def prepare_optimizer(
     """Add the optimizer to a restore; raise `StateMismatch` where its groups or parameters are not the saved ones."""
     live = {name: parameter for parameter, name in _parameters(key, optimizer, names)}
     if key in catalog.values:  # before a byte is written
-        _check_kind(key, optimizer, decode_value(catalog.values[key]), names)
+        _check_kind(key, optimizer, decode_value(catalog.values[key], key=key), names)
     step_on_device = {
         id(parameter): bool(group.get("capturable") or group.get("fused"))
         for group in optimizer.param_groups

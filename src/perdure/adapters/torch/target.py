@@ -72,7 +72,7 @@ class Target:
         fresh: list[TensorItem] = []
         for key, _, local, on_resize in self.setters:
             value = self._saved(catalog, key, local, on_resize, rank, world)
-            for name in references(decode_value(value)) if value is not _NOTHING else ():
+            for name in references(decode_value(value, key=key)) if value is not _NOTHING else ():
                 saved = _saved_tensor(catalog, name, local, on_resize, rank, world)
                 if saved is not None and name not in self.sinks:
                     whole = torch.empty(saved.shape, dtype=torch_dtype(saved.dtype))
@@ -93,7 +93,7 @@ class Target:
         for key, give, local, on_resize in self.setters:
             saved = self._saved(catalog, key, local, on_resize, rank, world)
             if saved is not _NOTHING:
-                give(put_tensors_back(decode_value(saved), self._tensor))
+                give(put_tensors_back(decode_value(saved, key=key), self._tensor))
 
     def _tensor(self, name: str) -> torch.Tensor:
         found = self.sinks.get(name)

@@ -107,6 +107,8 @@ def held_now(block: LocalBlock) -> tuple[Held, bool]:
     """The block with the address of its bytes, and whether they are the live ones (else a packed host copy)."""
     view = block.view
     live = view.is_contiguous() and view.device.type == "cpu" and not view.is_conj() and not view.is_neg()
+    if view._is_zerotensor():  # all zeros, and in no memory at all
+        view, live = view.clone(), False
     if not live:
         view = as_integers(view.resolve_conj().resolve_neg()).to("cpu").contiguous().view(view.dtype)
     nbytes = view.numel() * view.element_size()
@@ -126,7 +128,10 @@ def write_into(view: torch.Tensor, packed: torch.Tensor, *, name: str) -> None:
                     f"{name} is expanded along dim {dim} here but was saved with all values", shape=[name]
                 )
             view, packed = view.narrow(dim, 0, 1), one
-    if view.is_conj() or view.is_neg():
+    if view._is_zerotensor():
+        if as_integers(packed).any():
+            raise StateMismatch(f"{name} has no memory here (all zeros) but was saved with other values", shape=[name])
+    elif view.is_conj() or view.is_neg():
         view.copy_(packed)
     else:
         as_integers(view).copy_(as_integers(packed))

@@ -1,0 +1,40 @@
+"""What a caller asks of a save, checked before any rank meets another or a byte is staged."""
+
+from __future__ import annotations
+
+import math
+from numbers import Real
+from typing import Any
+
+from perdure.errors import CallError
+
+__all__ = ["checked_metric", "checked_step"]
+
+_STEPS = 10**12  # what the name of a part has room for
+
+
+def checked_step(step: Any) -> int:
+    """``step`` if it can be one; raises `CallError` with the limits."""
+    if type(step) is not int or not 0 <= step < _STEPS:
+        raise CallError(f"step is {step!r}; a step is a whole number from 0 to {_STEPS - 1:,}", step=repr(step))
+    return step
+
+
+def checked_metric(metric: Any) -> float | None:
+    """``metric`` as a float; raises `CallError` unless it is one finite number, or None.
+
+    >>> checked_metric(1), checked_metric(None)
+    (1.0, None)
+    """
+    if metric is None:
+        return None
+    told = repr(metric)[:80]
+    if isinstance(metric, bool) or not isinstance(metric, Real):  # NumPy's numbers are Real, tensors are not
+        raise CallError(f"metric is {told}; give one finite number (of a tensor: its item()), or None", metric=told)
+    try:
+        number = float(metric)
+    except OverflowError:
+        number = math.inf
+    if not math.isfinite(number):
+        raise CallError(f"metric is {told}; give one finite number, or None if there is none", metric=told)
+    return number

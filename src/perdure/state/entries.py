@@ -1,0 +1,104 @@
+"""The entries of a part's index: what stands in its leaves, and its top (docs/spec/format-v1.md, "Index").
+
+Written by `perdure.state.manifest`, read by `perdure.state.part_reader`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Annotated, Any
+
+import msgspec
+
+from perdure.state.index import SavedGrid
+
+__all__ = [
+    "KINDS",
+    "ORDERS",
+    "AliasEntry",
+    "BlockEntry",
+    "Index",
+    "LocalEntry",
+    "TensorEntry",
+    "ValueEntry",
+    "name_of",
+]
+
+KINDS = ("tensors", "locals", "aliases", "values")
+Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
+
+
+class _Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True, gc=False):
+    pass
+
+
+class BlockEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """A piece that is written out: of which rank, and its box."""
+
+    rank: Count
+    lo: tuple[Count, ...]
+    hi: tuple[Count, ...]
+
+
+class TensorEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """A tensor that ranks share. ``where`` is the number of a grid or this part's blocks in turn.
+
+    ``packs`` has for each block of this part the number of its pack; the block is a frame if ``-1 - number`` is there.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[Count, ...]
+    where: Count | tuple[BlockEntry, ...]
+    packs: tuple[int, ...]
+
+
+class LocalEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """A tensor of one rank alone."""
+
+    name: str
+    rank: Count
+    dtype: str
+    shape: tuple[Count, ...]
+    blocks: tuple[tuple[tuple[Count, ...], tuple[Count, ...]], ...]
+    packs: tuple[int, ...]
+    aliases: tuple[str, ...]
+
+
+class AliasEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """Another name of a shared tensor."""
+
+    alias: str
+    name: str
+
+
+class ValueEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """A value as tagged JSON; ``rank`` if it is of one rank alone."""
+
+    key: str
+    rank: Count | None
+    value: Any
+
+
+_NAMED: dict[type, str] = {TensorEntry: "name", LocalEntry: "name", AliasEntry: "alias", ValueEntry: "key"}
+ORDERS: dict[str, Callable[[Any], Any]] = {
+    "tensors": attrgetter("name"),
+    "locals": attrgetter("name", "rank"),
+    "aliases": attrgetter("alias"),
+    "values": lambda entry: (entry.key, -1 if entry.rank is None else entry.rank),
+}
+
+
+class Index(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The top of a part's index: the ranks that it is of, in rising order, and the grids that its tensors name."""
+
+    world: Annotated[int, msgspec.Meta(ge=1, le=1 << 24)]
+    ranks: tuple[Count, ...]
+    layouts: tuple[SavedGrid, ...]
+
+
+def name_of(entry: Any) -> str:
+    """What an entry is found by."""
+    name: str = getattr(entry, _NAMED[type(entry)])
+    return name
