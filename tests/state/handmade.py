@@ -31,7 +31,7 @@ def framed(
     """A frame of ``data`` with tiles of any size."""
     stage = header_codecs()[codec]
     tiles = [data[at : at + tile_bytes] for at in range(0, data.size, tile_bytes)]
-    coded = [bytes(stage.encode(tile, dtype=DTYPES[dtype], base=None)) for tile in tiles]
+    coded = [bytes(stage.encode(tile, dtype=DTYPES[dtype], base=None, level="normal")) for tile in tiles]
     coded = [each if len(each) < tile.size else tile.tobytes() for each, tile in zip(coded, tiles, strict=True)]
     head = render(
         codec=codec if sum(map(len, coded)) < data.size else "raw",
