@@ -16,7 +16,6 @@ import pytest
 from safetensors import deserialize, safe_open
 
 from perdure.checkpoint.restoring import read_catalog
-from perdure.store.branch import branch
 from perdure.codec.digest import digest
 from perdure.codec.dtypes import DTYPES
 from perdure.errors import FormatRefused
@@ -25,6 +24,7 @@ from perdure.state.items import Held, TensorItem
 from perdure.state.load import Match, load
 from perdure.state.values import decode_value
 from perdure.store import Commit, Disk, Epoch, Marker, Part, Pruned, Run, parse_header
+from perdure.store.branch import branch
 from perdure.store.pack import CODES
 from perdure.store.records import FORMAT, decode, digest_of
 from perdure.testing.ranks import memory_of, whole_box

@@ -111,9 +111,7 @@ def test_after_a_failure_no_pack_is_left_behind(rule: Rule) -> None:
 
 
 @pytest.mark.parametrize("in_a_pack_of_its_own", [False, True])
-def test_packs_whose_link_breaks_are_written_again(
-    in_a_pack_of_its_own: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_packs_whose_link_breaks_are_written_again(in_a_pack_of_its_own: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     class Breaks(Ram):
         broke = 0
 

@@ -15,12 +15,12 @@ import numpy as np
 
 from perdure.checkpoint.drain import Order, commit, write_part
 from perdure.checkpoint.restoring import read_catalog
-from perdure.store.branch import branch
 from perdure.checkpoint.unchanged import Stored
 from perdure.layout import Box, Layout, Piece, TensorLayout
 from perdure.state.items import Held, TensorItem
 from perdure.state.load import load, match
 from perdure.store import Commit, Run, Store
+from perdure.store.branch import branch
 from perdure.testing.ranks import Bytes, bytes_of, memory_of, save_layout, whole_box
 from perdure.upkeep.keep import Last
 from perdure.upkeep.pruning import execute

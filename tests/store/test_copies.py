@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 from lives import Life, Process, play
 
-from perdure.store.branch import branch
 from perdure.clock import SystemClock
 from perdure.errors import BlobMissing, StorageError, Superseded
 from perdure.store import Disk, Ram, Run, Store
+from perdure.store.branch import branch
 
 YEAR_S = 365 * 86_400.0
 

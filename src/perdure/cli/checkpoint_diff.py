@@ -94,7 +94,8 @@ def _more(n: int) -> None:
 def _shortened(a: object, b: object) -> tuple[str, str]:
     """Both as JSON, cut so that the first place where they differ is seen."""
     one, two = json.dumps(a), json.dumps(b)
-    alike = len(os.path.commonprefix([one, two]))
+    ends = min(len(one), len(two))
+    alike = next((i for i in range(ends) if one[i] != two[i]), ends)
     start = max(0, alike - _CHARS // 2) if max(len(one), len(two)) > _CHARS else 0
     return _cut(one, start), _cut(two, start)
 
