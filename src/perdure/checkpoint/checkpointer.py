@@ -186,9 +186,9 @@ class Checkpointer:
         """Put the newest step that all ranks can have into ``tree``, in place; return it, or None if there is none.
 
         Any number of ranks and any cut may restore what any other saved. ``step`` asks for that step or none: if it is
-        not there, that is a `BlobMissing`. ``slot`` asks for a commit by its number, on whichever branch it is. A copy that does not verify is passed over for the next tier, then for the
-        next older step, and the log says so. Raises `StateMismatch` before anything is written when names, shapes
-        or dtypes do not fit.
+        not there, that is a `BlobMissing`. ``slot`` asks for a commit by its number, on whichever branch it is. A copy
+        that does not verify is passed over for the next tier, then for the next older step, and the log says so. Raises
+        `StateMismatch` before anything is written when names, shapes or dtypes do not fit.
         """
         self._engage()
         self._flights.settle()

@@ -106,10 +106,10 @@ class Planner:
 
 
 def _check_same_names(offers: Sequence[Offer]) -> None:
-    """Raise `StateMismatch` unless all ranks hold the same names in common: else no rank could restore what was saved."""
+    """Raise `StateMismatch` unless all ranks hold the same names in common: else none could restore what was saved."""
     for kind, names in (
-        ("tensor", [{each.name for each in offer.tensors if not each.local} for offer in offers]),
-        ("value", [{key for key, local in offer.values if not local} for offer in offers]),
+        ("tensor", [{each.name for each in one.tensors if not each.local} for one in offers]),
+        ("value", [{key for key, local in one.values if not local} for one in offers]),
     ):
         for rank, mine in enumerate(names):
             missing, extra = sorted(names[0] - mine), sorted(mine - names[0])

@@ -128,12 +128,12 @@ class Restoring:
             assert last is not None
             if not isinstance(last, IntegrityError):
                 break
-            if candidate.slot is not None and step is None and slot is None and relined < _LINE_UPS:
-                if self._was_pruned(candidate.slot):
-                    relined += 1
-                    again = self._candidates(None, None)
-                    waiting = [each for each in again if (each.slot, each.session, each.seq) not in tried]
-                    continue
+            any_step = step is None and slot is None and relined < _LINE_UPS
+            if any_step and candidate.slot is not None and self._was_pruned(candidate.slot):
+                relined += 1
+                again = self._candidates(None, None)
+                waiting = [each for each in again if (each.slot, each.session, each.seq) not in tried]
+                continue
             notes.append(f"step {candidate.step} could not be used ({last})")
         if last is None:
             return None
@@ -144,7 +144,7 @@ class Restoring:
         )
 
     def _candidates(self, step: int | None, slot: int | None) -> list[Candidate]:
-        """What there is to restore, newest first; all ranks get the same. Raises if ``step`` or ``slot`` is not there."""
+        """What there is to restore, newest first, alike on all ranks. Raises if ``step`` or ``slot`` is not there."""
         found = self._line_up(step, slot)
         if slot is not None:
             return [each for each in found if each.slot == slot]

@@ -277,9 +277,9 @@ class Run:
     ) -> Commit:
         """Make ``parts`` a step of the run, as the child of slot ``parent`` (None: training began from scratch).
 
-        Durable on return. Committing the same again, after any error, gives the same commit. ``claim`` is what `token_of`
-        said of the epoch when it was claimed: if another claim lies there now, somebody has put another copy of the run
-        in the place of this one, and this writer must stop.
+        Durable on return. Committing the same again, after any error, gives the same commit. ``claim`` is what
+        `token_of` said of the epoch when it was claimed: if another claim lies there now, somebody has put another copy
+        of the run in the place of this one, and this writer must stop.
 
         Raises `Superseded` (facts ``epoch``, ``newer``, ``slot``) when a newer writer owns the run or another one uses
         this epoch: stop. `BlobMissing` when a part is not in the store. After `TryAgain` it may be committed or not.
@@ -291,8 +291,8 @@ class Run:
         token = self.token_of(epoch)
         if claim is not None and token != claim:
             raise Superseded(
-                f"epoch {epoch} of this run is not this writer's any more: another copy of the run was put in its place; "
-                "this writer must stop",
+                f"epoch {epoch} of this run is not this writer's any more: another copy of the run was put in its "
+                "place; this writer must stop",
                 epoch=epoch,
                 newer=None,
                 slot=None,

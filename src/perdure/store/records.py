@@ -132,8 +132,9 @@ class PartRef(_Record, frozen=True, kw_only=True):
 class Commit(_Record, frozen=True, kw_only=True):
     """A step of the run that is whole and durable. ``parent`` is the slot from which training went on.
 
-    ``claim`` is the token of its epoch, if that was claimed: two copies of a run that went on apart have epochs of one number, not of one
-    token. ``session`` and ``seq`` name the save that it is, so that what memory holds can be told from it.
+    ``claim`` is the token of its epoch, if that was claimed: two copies of a run that went on apart have epochs of one
+    number, not of one token. ``session`` and ``seq`` name the save that it is, so that what memory holds can be told
+    from it.
     """
 
     run: Hex
