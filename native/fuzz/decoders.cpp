@@ -1,6 +1,6 @@
 // Hostile bytes for the decoders of `mask`, `ulp` and `planes`, at every instruction level of this processor.
 //
-// Built with -fsanitize=address,undefined by tests/native/test_fuzz.py; input and output lie in allocations of exactly their
+// Built with -fsanitize=address,undefined by tests/native/test_decoder_fuzz.py; input and output lie in allocations of exactly their
 // size, so one byte too far ends the run. Also checks that what was not altered comes back. Usage: decoders CASES SEED.
 #include <cstdio>
 #include <cstdlib>
