@@ -74,11 +74,11 @@ def dangling(path: Path) -> None:
 
 
 WAYS: list[tuple[str, Callable[[Path], None], str, tuple[str, ...]]] = [
-    ("is a link", link, "plain file|symbolic link", ("storage",)),
-    ("is a link to itself", loop, "plain file|symbolic link", ("storage",)),
-    ("is a link to nowhere", dangling, "plain file|symbolic link", ("storage",)),
-    ("is a pipe", pipe, "not a plain file", ("storage",)),
-    ("is a socket", listening, "not a plain file|cannot open", ("storage",)),
+    ("is a link", link, "plain file|symbolic link", ("corrupt",)),
+    ("is a link to itself", loop, "plain file|symbolic link", ("corrupt",)),
+    ("is a link to nowhere", dangling, "plain file|symbolic link", ("corrupt",)),
+    ("is a pipe", pipe, "not a plain file", ("corrupt",)),
+    ("is a socket", listening, "not a plain file|cannot open", ("corrupt",)),
     ("is a folder", folder, "not there", ("missing",)),
     ("is empty", empty, "corrupt|not the p", ("corrupt",)),
     ("is in a folder that is a link", folder_link, "symbolic link", ("storage",)),

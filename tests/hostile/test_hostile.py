@@ -25,7 +25,7 @@ from forging import Case, Forged
 
 from perdure.checkpoint.restoring import read_catalog
 from perdure.codec import decode
-from perdure.errors import BlobCorrupt, FormatRefused, IntegrityError, PerdureError, StorageError
+from perdure.errors import BlobCorrupt, FormatRefused, IntegrityError, PerdureError
 from perdure.store import Disk, Epoch, Pruned
 from perdure.store.records import read_record
 
@@ -255,7 +255,7 @@ def test_a_device_in_the_place_of_a_pack_is_refused(run: Forged, tmp_path: Path)
     if not folders.may_make_devices(tmp_path):
         pytest.skip("this container may not make devices")
     folders.device(run)
-    with pytest.raises(StorageError, match="not a plain file"):
+    with pytest.raises(BlobCorrupt, match="not a plain file"):
         good.read_all(run.folder)
 
 

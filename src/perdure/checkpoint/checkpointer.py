@@ -380,7 +380,7 @@ class Checkpointer:
         self._looked_back = True
         if self._base_slot is None and self._base_generation is None:
             with suppress(PerdureError):  # what cannot be read is told by whoever needs it
-                found = newest(self._opened())
+                found = self._ask(lambda: newest(self._opened()), "the newest step")
                 if found is not None:
                     self.tell(
                         Notice(
