@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,11 @@ import msgspec
 import pytest
 
 from perdure.cli.checkpoint_prune import add_parser
+from perdure.cli.main import main
 from perdure.errors import BlobMissing, CallError, NeedsPerson, PerdureError
-from perdure.store import Disk, Run
+from perdure.store import Disk, Ram, Run
+from perdure.store.faults import Faults
+from perdure.store.leftovers import sweeper_of
 from perdure.store.pack import PackItem, plan_pack
 from perdure.store.records import Part, PartRef, Pruned, read_record
 
@@ -175,3 +179,24 @@ def test_a_terminal_gets_a_table(
     said = capsys.readouterr().out
     assert "given up" in said
     assert "━" in said
+
+
+def test_what_dead_writers_left_goes_when_it_is_a_day_old(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = Run.open(Disk(tmp_path), create=True)
+    run.store.put("packs/0000000001/x", [b"1"])
+    old, new = (tmp_path / "packs" / "0000000001" / f".tmp-{letter * 32}" for letter in "ab")
+    for path in (old, new):
+        path.write_bytes(b"half")
+    os.utime(old, (1.0, 1.0))
+    for more, there in ((["--dry-run"], True), ([], False)):
+        assert main(["checkpoint", "prune", str(tmp_path), *more]) == 0
+        said = capsys.readouterr().out
+        assert f"{'would remove' if more else 'removed'} 1 temporaries" in said
+        assert old.exists() is there
+        assert new.exists()
+
+
+def test_the_sweeper_is_found_inside_its_wrappers(tmp_path: Path) -> None:
+    disk = Disk(tmp_path)
+    assert sweeper_of(Faults(Faults(disk))) is disk
+    assert sweeper_of(Ram()) is None

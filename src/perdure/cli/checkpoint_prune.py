@@ -8,9 +8,10 @@ import sys
 from typing import TYPE_CHECKING
 
 from perdure.cli.bars import Bar
-from perdure.errors import CallError, NeedsPerson
+from perdure.errors import CallError, NeedsPerson, TryAgain
 
 if TYPE_CHECKING:
+    from perdure.store import Store
     from perdure.upkeep.pruning import PrunePlan
 
 __all__ = ["add_parser", "main"]
@@ -23,8 +24,8 @@ examples:
 
 Rules look at the training of the newest step. Steps of another one (that began from scratch in the same folder) stay,
 unless --other-trainings says that they go. Without --keep, --step and --slot only what sessions left behind that ended
-in the middle of a save is deleted. The newest step, pinned steps and whatever perdure did not write always stay. Safe
-while the run is trained and read.
+in the middle of a save is deleted; temporaries and cut uploads that are a day old go in any case. The newest step,
+pinned steps and whatever perdure did not write always stay. Safe while the run is trained and read.
 """
 
 
@@ -90,9 +91,28 @@ def main(args: argparse.Namespace) -> int:
                 execute(run, plan, on_blob=lambda name: bar.at(next(done), ""))
         else:
             execute(run, plan)
+    swept, unknown = _sweep(run.store, dry_run=args.dry_run)
     if not args.json:
         print(_summary(plan, dry_run=args.dry_run))
+        if swept:
+            what = "temporaries or cut uploads that dead writers left"
+            print(f"{'would remove' if args.dry_run else 'removed'} {len(swept)} {what}")
+        if unknown is not None:
+            print(f"cut uploads were not looked for: {unknown}")
     return 0
+
+
+def _sweep(store: Store, *, dry_run: bool) -> tuple[list[str], str | None]:
+    """What dead writers left beside blobs, removed unless ``dry_run``; or why nobody can tell."""
+    from perdure.store.leftovers import sweeper_of
+
+    sweeper = sweeper_of(store)
+    if sweeper is None:
+        return [], None
+    try:
+        return (sweeper.leftovers() if dry_run else sweeper.sweep()), None
+    except (CallError, NeedsPerson, TryAgain) as error:
+        return [], str(error)
 
 
 def _show(plan: PrunePlan, *, orphans_only: bool) -> None:

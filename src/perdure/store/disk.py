@@ -154,6 +154,14 @@ class Disk:
                         os.unlink(path.rpartition("/")[2], dir_fd=folder)
         return stale
 
+    def leftovers(self) -> list[str]:
+        """See `perdure.store.leftovers.Sweeps`."""
+        return self.stale_temporaries()
+
+    def sweep(self) -> list[str]:
+        """See `perdure.store.leftovers.Sweeps`."""
+        return self.sweep_temporaries()
+
     def _is_older(self, path: str, limit: float) -> bool:
         with self._folder_of(path) as folder, explained(f"{self.root}/{path}", "look at"):
             try:

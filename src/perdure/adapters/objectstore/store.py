@@ -143,6 +143,14 @@ class ObjectStore:
             uploads.abort(cut)
         return stale
 
+    def leftovers(self) -> list[str]:
+        """See `perdure.store.leftovers.Sweeps`."""
+        return [each.name for each in self.abandoned_uploads()]
+
+    def sweep(self) -> list[str]:
+        """See `perdure.store.leftovers.Sweeps`."""
+        return [each.name for each in self.sweep_uploads()]
+
     def _file(self, name: str) -> str:
         return self.place.file(check_name(name))
 
