@@ -112,18 +112,18 @@ def test_bytes_are_synced_before_the_name_and_every_folder_after_it(
 
     monkeypatch.setattr(os, "fsync", sync)
     monkeypatch.setattr(atomic, "_rename_new", rename)
-    disk = Disk(tmp_path / "new" / "root")
+    disk = Disk(tmp_path / "new" / "run")
     disk.put("a/b/blob", [b"1"])
     bytes_synced = next(i for i, line in enumerate(log) if ".tmp-" in line)
     above = [line for line in log[:bytes_synced] if line.startswith("sync ..")]  # up to the mount point
-    assert log[:bytes_synced] == ["sync new", "sync .", *above, "sync new/root", "sync new/root/a"]
-    assert log[bytes_synced + 1 :] == ["name blob", "sync new/root/a/b"]
+    assert log[:bytes_synced] == ["sync new", "sync .", *above, "sync new/run", "sync new/run/a"]
+    assert log[bytes_synced + 1 :] == ["name blob", "sync new/run/a/b"]
     log.clear()
     disk.put("a/b/blob2", [b"1"])
-    assert [line for line in log if ".tmp-" not in line] == ["name blob2", "sync new/root/a/b"]
+    assert [line for line in log if ".tmp-" not in line] == ["name blob2", "sync new/run/a/b"]
     log.clear()
     assert not disk.create("a/b/blob", b"2")
-    assert log == ["sync new/root/a/b"]  # what another process made may not have been durable yet
+    assert log == ["sync new/run/a/b"]  # what another process made may not have been durable yet
 
 
 def test_a_file_server_that_repeats_a_link_does_not_deny_our_own_success(

@@ -41,7 +41,7 @@ def test_a_relative_path_is_made_absolute_at_once(tmp_path: Path, monkeypatch: p
 
 @given(st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]), min_size=1))
 def test_what_is_printed_is_read_back(text: str) -> None:
-    place = StoreUrl.parse(f"/root/{text}")
+    place = StoreUrl.parse(f"/data/{text}")
     assert StoreUrl.parse(str(place)) == place
 
 

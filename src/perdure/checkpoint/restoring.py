@@ -320,6 +320,6 @@ def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> 
                 f"{ref.name} is of another save than {slot_name(slot)}; use another copy or an older step",
                 file=ref.name,
             )
-        readers.append(PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name))  # type: ignore[misc]
+        readers.append(PartReader.of(run, ref, part))
         packs.update({pack.name: DiskPack(run, pack) for pack in part.packs})
     return catalog_of(readers, wanted=names), packs

@@ -119,7 +119,7 @@ def recall(run: Run, slot: int | None) -> Stored | None:
             return None
         for ref in run.read_slot(slot).parts:
             part = run.read_part(ref)
-            reader = PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name)  # type: ignore[misc]
+            reader = PartReader.of(run, ref, part)
             packs = {pack.name: pack for pack in part.packs}
             headers = {name: run.open_pack(pack) for name, pack in packs.items()}
             for tensor in (*reader.tensors(), *reader.locals()):

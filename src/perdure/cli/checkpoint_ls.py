@@ -29,7 +29,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """List."""
-    from perdure.cli.sizes import sized, when
+    from perdure.cli.moments import when
+    from perdure.events.facts import size
     from perdure.store import open_store
     from perdure.upkeep.ledger import read_ledger
 
@@ -47,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
             print(_line([row["slot"], *[""] * 8, row["what"]]))
             continue
         metric = "" if row["metric"] is None else f"{row['metric']:.6g}"
-        own, shared = sized(row["own_bytes"]), sized(row["shared_bytes"]) if row["shared_bytes"] else ""
+        own, shared = size(row["own_bytes"]), size(row["shared_bytes"]) if row["shared_bytes"] else ""
         marks = ", ".join(
             each for each in (row["what"], "pinned" if row["pinned"] else "", row["problem"] or "") if each
         )

@@ -40,7 +40,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Plan, tell, and, without ``--dry-run``, carry out."""
     from perdure.cli.bars import Bar
-    from perdure.cli.sizes import sized
+    from perdure.events.facts import size
     from perdure.store import open_store
     from perdure.upkeep.repairing import carry_out, plan_repair
 
@@ -54,7 +54,7 @@ def main(args: argparse.Namespace) -> int:
         for note in plan.notes:
             print(f"note: {note}")
         for fix in plan.fixes:
-            print(f"mend {fix.name} ({sized(fix.nbytes)}): {fix.why}; {_sources(fix, urls)}")
+            print(f"mend {fix.name} ({size(fix.nbytes)}): {fix.why}; {_sources(fix, urls)}")
         for lost in plan.lost:
             print(f"LOST {lost.message}")
     if not args.dry_run and plan.fixes:
@@ -82,9 +82,9 @@ def _told(fix: Fix, urls: list[str]) -> dict[str, object]:
 
 
 def _sources(fix: Fix, urls: list[str]) -> str:
-    from perdure.cli.sizes import sized
+    from perdure.events.facts import size
 
     if fix.staged:
         return "an earlier repair has left a good copy here"
-    copied = [f"{sized(nbytes)} from {urls[number - 1]}" for number, nbytes in sorted(fix.copied_bytes.items())]
+    copied = [f"{size(nbytes)} from {urls[number - 1]}" for number, nbytes in sorted(fix.copied_bytes.items())]
     return " and ".join(copied) or "all of it is here"

@@ -47,7 +47,7 @@ def main(args: argparse.Namespace) -> int:
     parts = []
     for ref in commit.parts:
         part = run.read_part(ref)
-        parts.append((part, PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name)))  # type: ignore[misc]
+        parts.append((part, PartReader.of(run, ref, part)))
     if args.names and next(chain(_tensors(parts, args.names), _values(parts, args.names)), None) is None:
         raise CallError(
             f"nothing in step {commit.step} is called {' or '.join(args.names)}; leave the names out to see all"
@@ -57,7 +57,8 @@ def main(args: argparse.Namespace) -> int:
 
 
 def _show_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: list[str]) -> None:
-    from perdure.cli.sizes import sized, when
+    from perdure.cli.moments import when
+    from perdure.events.facts import size
 
     print(f"step {commit.step}, slot {commit.slot}, epoch {commit.epoch}, saved {when(commit.created)}")
     index = parts[0][1].index if parts else None
@@ -72,13 +73,13 @@ def _show_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: list
         more = f" and {len(packs) - 1} more" if len(packs) > 1 else ""
         shape = "x".join(map(str, each["shape"])) or "scalar"
         where = f"{each['cut']}  {packs[0] + more if packs else 'no pack'}"
-        print(f"{each['name']}  {each['dtype']}  {shape}  {sized(each['nbytes'])}  {where}")
+        print(f"{each['name']}  {each['dtype']}  {shape}  {size(each['nbytes'])}  {where}")
         for alias in each["aliases"]:
             print(f"    also called {alias}")
     for value in _values(parts, names):
         print(f"{value['key']} = {_short(json.dumps(value['value']))}")
     for dtype, (count, nbytes) in sorted(totals.items()):
-        print(f"total {dtype}: {count} tensors, {sized(nbytes)}")
+        print(f"total {dtype}: {count} tensors, {size(nbytes)}")
 
 
 def _show_json(commit: Commit, parts: list[tuple[Part, PartReader]], names: list[str]) -> None:

@@ -38,7 +38,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Verify; 65 if anything is damaged."""
     from perdure.cli.bars import Bar
-    from perdure.cli.sizes import sized
+    from perdure.events.facts import size
     from perdure.store import open_store
     from perdure.upkeep.verifying import verify
 
@@ -64,7 +64,7 @@ def main(args: argparse.Namespace) -> int:
     for damage in report.damages:
         print(f"DAMAGED {damage.message}\n        costs: {damage.costs}")
     steps = f"step {report.steps[0]}" if len(report.steps) == 1 else f"{len(report.steps)} steps"
-    what = f"{report.n_tensors} tensors in {report.n_packs} packs, {sized(report.hashed_bytes)} hashed"
+    what = f"{report.n_tensors} tensors in {report.n_packs} packs, {size(report.hashed_bytes)} hashed"
     if report.damages:
         n = len(report.damages)
         print(

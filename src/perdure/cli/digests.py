@@ -9,11 +9,11 @@ import numpy as np
 
 from perdure.checkpoint.restoring import read_catalog
 from perdure.codec.digest import digest
-from perdure.errors import BlobMissing
 from perdure.layout import Box
 from perdure.state.items import Held, Memory, TensorItem
 from perdure.state.load import Match, load
 from perdure.store import Run, open_store
+from perdure.store.branch import commit_of
 
 __all__ = ["CATEGORIES", "category_digests"]
 
@@ -31,9 +31,7 @@ CATEGORIES = {
 def category_digests(url: str, *, step: int) -> dict[str, str]:
     """The digest of each kind of state in a commit of ``step``: names, dtypes, shapes, every byte, verified."""
     run = Run.open(open_store(url), create=False)
-    commit = run.find(step)
-    if commit is None:
-        raise BlobMissing(f"there is no committed step {step} in {url}", step=step)
+    commit = commit_of(run, step=step)
     catalog, packs = read_catalog(run, commit.slot)
     parts: dict[str, list[bytes]] = {name: [] for name in [*CATEGORIES, "other"]}
     tensors = [*catalog.tensors.values(), *catalog.local_tensors.values()]

@@ -29,7 +29,7 @@ from perdure.state.entries import (
 )
 from perdure.state.geometry import Geometry, Placed, geometry_of
 from perdure.state.index import CatalogTensor, StoredPiece
-from perdure.store import LeafRef, Part
+from perdure.store import LeafRef, Part, PartRef, Run
 
 __all__ = ["PartReader"]
 
@@ -60,6 +60,11 @@ class PartReader:
         self._geometries: dict[tuple[str, tuple[int, ...], int | tuple[BlockEntry, ...]], Geometry] = {}
         self._of = {kind: [leaf for leaf in part.leaves if leaf.kind == kind] for kind in KINDS}
         self._check_order()
+
+    @classmethod
+    def of(cls, run: Run, ref: PartRef, part: Part) -> PartReader:
+        """The index of ``part``, which ``run`` keeps as ``ref``."""
+        return cls(part, lambda leaf: run.read_leaf(ref, leaf), file=ref.name)
 
     def tensors(self, wanted: Callable[[str, str], bool] = lambda first, last: True) -> Iterator[CatalogTensor]:
         """The shared tensors, with the pieces that this part holds, sorted by name.

@@ -72,7 +72,7 @@ class Side:
         self._run = run
         for ref in commit.parts:
             part = run.read_part(ref)
-            self._readers.append(PartReader(part, lambda leaf, r=ref: run.read_leaf(r, leaf), file=ref.name))  # type: ignore[misc]
+            self._readers.append(PartReader.of(run, ref, part))
             self._refs.update({pack.name: pack for pack in part.packs})
 
     @property
