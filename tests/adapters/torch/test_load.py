@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+import perdure
 from perdure.adapters.torch.load import load
-from perdure.errors import BlobCorrupt, BlobMissing, CallError
+from perdure.checkpoint.config import Deadlines
+from perdure.errors import BlobCorrupt, BlobMissing, CallError, DeadlineExceeded
 from perdure.state.scopes import RankLocal
-from perdure.store import open_store
+from perdure.store import Disk, open_store
+from perdure.store.faults import Delay, Faults, Rule
 
 from .trips import bits
 
@@ -103,3 +108,15 @@ def test_what_comes_is_a_copy_of_its_own(run: str) -> None:
     first = load(run)["mine.t@rank0"]
     first.fill_(7)
     assert bits(load(run)["mine.t@rank0"]) != bits(first)
+
+
+def test_a_store_that_hangs_is_given_up_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ckpt = perdure.Checkpointer(tmp_path, agent=False)
+    ckpt.save(1, {"w": torch.ones(3)}).committed()
+    ckpt.close()
+    module = importlib.import_module("perdure.adapters.torch.load")
+    hung = Faults(Disk(tmp_path), [Rule("read", Delay(3.0), match="packs/*")])
+    monkeypatch.setattr(module, "open_store", lambda url: hung)
+    monkeypatch.setattr(module, "Deadlines", lambda: Deadlines(stall_s=0.3))
+    with pytest.raises(DeadlineExceeded, match="tensors of"):
+        perdure.load(tmp_path)

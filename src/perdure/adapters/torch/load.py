@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 
 from perdure.adapters.torch.target import TensorSink
 from perdure.adapters.torch.tensors import torch_dtype
+from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.restoring import read_catalog
+from perdure.checkpoint.stalls import unless_stalled
 from perdure.errors import BlobMissing, CallError, IntegrityError
 from perdure.events import Log, Notice
 from perdure.state.catalogs import Patterns
@@ -54,18 +56,35 @@ def load(
     if not names:
         raise CallError("names is empty, so nothing would be read; give names or patterns, or leave it out for all")
     log = Log()
+    stall_s = Deadlines().stall_s
+    return unless_stalled(
+        lambda moved: _newest_or_asked(url, names, step=step, slot=slot, log=log, moved=moved),
+        stall_s=stall_s,
+        what=f"tensors of {os.fspath(url)}",
+    )
+
+
+def _newest_or_asked(
+    url: str | os.PathLike[str],
+    names: Sequence[str],
+    *,
+    step: int | None,
+    slot: int | None,
+    log: Log,
+    moved: Callable[[int], None],
+) -> dict[str, torch.Tensor]:
     run = Run.open(open_store(url), create=False, tell=lambda note: log.emit(Notice(text=note.message)))
     for _ in range(_NEWER):
         commit = commit_of(run, step=step, slot=slot)
         try:
-            return _load(run, commit, names)
+            return _load(run, commit, names, moved)
         except IntegrityError:
             if step is not None or slot is not None or not run.is_pruned(commit.slot):
                 raise  # else somebody has pruned what was the newest a moment ago
     raise BlobMissing(f"steps of {os.fspath(url)} are pruned faster than they can be read; keep more of them")
 
 
-def _load(run: Run, commit: Commit, names: Sequence[str]) -> dict[str, torch.Tensor]:
+def _load(run: Run, commit: Commit, names: Sequence[str], moved: Callable[[int], None]) -> dict[str, torch.Tensor]:
     wanted = None if "*" in names else list(names)
     catalog, packs = read_catalog(run, commit.slot, names=wanted)
     every: dict[str, CatalogTensor] = dict(catalog.tensors)
@@ -86,5 +105,5 @@ def _load(run: Run, commit: Commit, names: Sequence[str]) -> dict[str, torch.Ten
         sink = TensorSink.of(saved.name, whole)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
         matches.append(Match(TensorItem(saved.name, saved.dtype, saved.shape, held), saved))
-    load_matches(catalog, matches, lambda pack: [packs[pack]])
+    load_matches(catalog, matches, lambda pack: [packs[pack]], on_bytes=moved)
     return {name: found[id(tensor)] for name, tensor in chosen.items()}
