@@ -13,18 +13,20 @@ import queue
 import selectors
 import socket
 import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from perdure.checkpoint import drain as draining
+from perdure.checkpoint.council import Council
+from perdure.checkpoint.drainer import Drainer
 from perdure.checkpoint.generations import (
     Action,
+    Broken,
     Client,
     Digest,
     Drain,
+    Drained,
     Exit,
     Generation,
     Grant,
@@ -39,10 +41,15 @@ from perdure.checkpoint.messages import (
     Adopt,
     Begin,
     Borrow,
+    Disband,
     Generations,
     Granted,
     Hello,
     Inquire,
+    Introduce,
+    Introduced,
+    Join,
+    Joined,
     Lent,
     Message,
     Notify,
@@ -52,15 +59,15 @@ from perdure.checkpoint.messages import (
     Welcome,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
-from perdure.checkpoint.unchanged import Stored, recall
-from perdure.clock import SYSTEM, Clock
-from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, Superseded, from_wire, to_wire
+from perdure.checkpoint.peer_messages import Member
+from perdure.checkpoint.peer_server import PeerServer
+from perdure.clock import SYSTEM, Clock, Deadline
+from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
 from perdure.progress import Page
 from perdure.shm import Segment
-from perdure.store import Run, Store
-from perdure.upkeep.keep import parse
-from perdure.upkeep.retention import Retention
-from perdure.wire import Link, accept
+from perdure.state.index import RankIndex
+from perdure.store import Store
+from perdure.wire import Link, NodeLink, accept
 
 __all__ = ["Agent"]
 
@@ -73,8 +80,8 @@ _PRUNE_S = 5.0  # that a prune may take when all else is done; the next one fini
 class Agent:
     """Serves one run and job on ``listener`` until the lease is over; `run` returns then.
 
-    ``store`` is where generations are drained to; ``node`` names this writer in the store. ``lease_s`` is how long the
-    agent stays without any rank or launcher connected.
+    ``store`` is where generations are drained to. ``lease_s`` is how long the agent stays without any rank or launcher
+    connected.
     """
 
     def __init__(
@@ -85,10 +92,9 @@ class Agent:
         job: str,
         url: str,
         lease_s: float,
-        node: str = "node0",
         clock: Clock = SYSTEM,
     ) -> None:
-        self.store, self.listener, self.job, self.url, self.node, self.clock = store, listener, job, url, node, clock
+        self.store, self.listener, self.job, self.url, self.clock = store, listener, job, url, clock
         self.machine = Machine(lease_s=lease_s, now=clock.monotonic())
         self._links: dict[int, Link] = {}
         self._clients: dict[int, Client] = {}
@@ -98,24 +104,20 @@ class Agent:
         self._sealed: dict[int, dict[int, int]] = {}  # generation -> local rank -> bytes of its pack
         self._pages: dict[str, Page] = {}
         self._ids = 0
-        self._drains = 0
-        self._stored: Stored | None = None  # of the drain thread
-        self._retention = Retention()  # of the drain thread
+        self._drainer = Drainer(store, url=url, host=self)
+        self._councils: dict[str, Council] = {}  # session -> its nodes, where there are several
+        self._disbanding: dict[str, AgentLost] = {}
+        self._peers = PeerServer(self._secret_of, self._serve_peer)
         self._stop = False
         self._results: deque[Callable[[], list[Action]]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._digest_queue: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
-        self._drain_queue: queue.SimpleQueue[tuple[Drain, int] | None] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
         """Serve until the lease is over; frees all memory on the way out."""
-        threads = [
-            threading.Thread(target=self._digest_forever, name="digest", daemon=True),
-            threading.Thread(target=self._drain_forever, name="drain", daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
+        threading.Thread(target=self._digest_forever, name="digest", daemon=True).start()
+        self._drainer.start()
         self._selector.register(self.listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         try:
@@ -125,14 +127,18 @@ class Agent:
                 while self._results:
                     self._act(self._results.popleft()())
                 self._answer_inquiries()
+                for session, error in list(self._disbanding.items()):
+                    self._act(self._disband(session, error))
                 self._act(self.machine.tick(self.clock.monotonic()))
         finally:
             self._digest_queue.put(None)
-            self._drain_queue.put(None)
+            for council in self._councils.values():
+                council.close()
+            self._peers.close()
             for link in self._links.values():
                 link.close()
             self.listener.close()  # so that nobody takes this agent for one that serves
-            threads[1].join(_PRUNE_S)
+            self._drainer.end(within_s=_PRUNE_S)
 
     def leave(self) -> None:
         """End `run` once what is complete is written; may be called by a signal handler."""
@@ -228,6 +234,11 @@ class Agent:
                 return []
             case Adopt():
                 return self.machine.adopted(client, message)
+            case Join():
+                return self._join(client, message)
+            case Introduce():
+                self._introduce(client, message)
+                return []
             case Release():
                 return self.machine.released()
             case _:
@@ -314,10 +325,17 @@ class Agent:
                 case Digest():
                     self._digest_queue.put(action.generation)
                 case Drain():
-                    self._drains += 1
-                    self._drain_queue.put((action, self._drains))
+                    self._drainer.submit(action)
+                case Broken():
+                    self._tell_broken(action)
                 case Exit():
                     self._stop = True
+
+    def _tell_broken(self, broken: Broken) -> None:
+        council = self._councils.get(broken.session)
+        if council is not None:  # not from this thread: another node may be slow to read
+            name = (broken.session, broken.seq)
+            threading.Thread(target=council.broke, args=(name, broken.error), name="broke", daemon=True).start()
 
     def _grant(self, grant: Grant) -> None:
         connection = self._connection(grant.client)
@@ -378,68 +396,88 @@ class Agent:
             self._sealed[generation.id] = sealed
             self._report(lambda g=generation: self.machine.digested(g))  # type: ignore[misc]
 
-    def _drain_forever(self) -> None:
-        while (order := self._drain_queue.get()) is not None:
-            action, seq = order
-            began = time.monotonic()
-            result: tuple[int, int, int, float] | PerdureError
-            try:
-                result = (*self._drain(action, seq), time.monotonic() - began)
-            except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
-                result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
-            self._report(lambda g=action.generation, r=result: self.machine.drained(g, r))  # type: ignore[misc]
-            if not isinstance(result, PerdureError) and action.generation.lead.keep:
-                self._retain(action.generation)
+    # --- what the drainer asks of its host, on its thread ---------------------------------------------------------
 
-    def _retain(self, generation: Generation) -> None:
-        """After a commit, prune by the rules that came with it; what goes wrong is told, and no save fails by it.
-
-        Not while another session is here: it may be about to go on from any step. Its own first commit comes soon.
-        """
-        others = [client for client in list(self._clients.values()) if client.local_rank is not None]
-        if any(client.session != generation.session for client in others):
-            return
-        try:
-            told = self._retention.keep(Run.open(self.store, create=False), parse(generation.lead.keep))
-        except Exception as error:  # a bug too
-            told = f"older steps could not be pruned ({error}); the next save tries again"
-        if told is not None:
-            note = Notify(text=told)
-            self._report(lambda: [Tell(c.id, note) for c in self._clients.values() if c.session == generation.session])
-
-    def _drain(self, action: Drain, seq: int) -> tuple[int, int, int]:
-        generation = action.generation
-        lead = generation.lead
-        run = Run.open(self.store, create=not generation.run)
-        if generation.run and run.marker.run != generation.run:
-            raise Superseded(
-                f"another run lies in {self.url} than the one that is trained: this writer must stop",
-                epoch=generation.epoch,
-                newer=None,
-            )
-        order = draining.Order(
-            epoch=generation.epoch,
-            step=generation.step,
-            seq=seq,
-            base=action.base,
-            meta=lead.meta,
-            metric=lead.metric,
-            pinned=lead.pinned,
-            session=generation.session,
-            save=generation.seq,
-            claim=generation.claim,
-        )
+    def packs(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
         sealed = self._sealed[generation.id]
-        packs = [
+        return [
             (staged.index, self._segments[generation.lanes[lane]].view[: sealed[lane]])
             for lane, staged in sorted(generation.staged.items())
         ]
-        stored = self._stored or recall(run, action.base)
-        part = draining.write_part(run, order, writer=self.node, packs=packs, stored=stored)
-        made = draining.commit(run, order, [part.ref])
-        self._stored = part.stored(made.slot)
-        raw = sum(staged.raw_nbytes for staged in generation.staged.values())
-        return made.slot, raw, part.nbytes
+
+    def council(self, generation: Generation) -> Council | None:
+        return self._councils.get(generation.by)
+
+    def may_prune(self, generation: Generation) -> bool:
+        others = [client for client in list(self._clients.values()) if client.local_rank is not None]
+        council = self._councils.get(generation.by)
+        return (council is None or council.leads) and all(each.session == generation.session for each in others)
+
+    def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
+        self._report(lambda: self.machine.drained(generation, result))
+
+    def notify(self, generation: Generation, text: str) -> None:
+        note = Notify(text=text)
+        self._report(lambda: [Tell(c.id, note) for c in self._clients.values() if c.session == generation.session])
+
+    # --- several nodes -----------------------------------------------------------------------------------------------
+
+    def _join(self, client: Client, join: Join) -> list[Action]:
+        """A rank says that its session has several nodes."""
+        session = client.session
+        try:
+            port = self._peers.listen(join.host)
+        except LinkLost as error:
+            return [Tell(client.id, Joined(port=0, error=to_wire(error)))]
+        self._councils[session] = Council(
+            session=session,
+            secret=bytes.fromhex(join.secret),
+            url=self.url,
+            node=join.node,
+            nodes=join.nodes,
+            commit_s=join.commit_s,
+            on_broken=lambda name, error: self._report(lambda: self.machine.broken(*name, error)),
+            on_asked=lambda name, step: self._report(lambda: self.machine.asked(*name, step)),
+            on_lost=lambda error: self._report(lambda: self._disband(session, error)),
+        )
+        return [Tell(client.id, Joined(port=port))]
+
+    def _introduce(self, client: Client, message: Introduce) -> None:
+        """Meet the agents of the other nodes, on a thread."""
+        council = self._councils.get(client.session)
+        if council is None:
+            raise ProtocolError("a session joins before its agents are introduced")
+
+        def meet() -> None:
+            error = None
+            try:
+                council.meet(message.addresses, Deadline.after(message.within_s, "the agents of all nodes to meet"))
+            except Exception as why:  # a bug too must be answered
+                error = to_wire(why)
+            self._report(lambda: [Tell(client.id, Introduced(error=error))])
+
+        threading.Thread(target=meet, name="meet", daemon=True).start()
+
+    def _disband(self, session: str, error: AgentLost) -> list[Action]:
+        """An agent of the session is gone. Its ranks save by themselves, but not before this agent has let go."""
+        self.machine.disbanded(session)
+        if self.machine.drains_for(session):
+            self._disbanding[session] = error
+            return []
+        self._disbanding.pop(session, None)
+        message = Disband(error=to_wire(error))
+        return [Tell(c.id, message) for c in self._clients.values() if c.session == session]
+
+    def _serve_peer(self, link: NodeLink, first: object) -> None:
+        """A connection of another node, on a thread of its own."""
+        council = self._councils.get(link.name)
+        if council is None or not isinstance(first, Member):
+            raise ProtocolError(f"an agent of another node begins as a member, not with a {type(first).__name__}")
+        council.admit(first, link)
+
+    def _secret_of(self, session: str) -> bytes | None:
+        council = self._councils.get(session)
+        return None if council is None else council.secret
 
     def _report(self, result: Callable[[], list[Action]]) -> None:
         self._results.append(result)

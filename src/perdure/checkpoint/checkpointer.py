@@ -291,7 +291,7 @@ class Checkpointer:
             on_lost=self._flights.agent_lost,
             tell=self.tell,
         ).hold()
-        self._run, self._link, self._page = met.run, met.link, met.page
+        self._run, self._link, self._page, self._placement = met.run, met.link, met.page, met.placement
         self._flights.start(link=met.link, failures=FailureNotes(self._notes, session=met.session, rank=self.rank))
         self._copier = Worker("perdure-copy")
         self.session = met.session

@@ -28,10 +28,35 @@ from typing import Any
 
 from perdure.checkpoint.blame import another_save, disagreement, late, left_early
 from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Staged
-from perdure.checkpoint.vocabulary import Action, Client, Digest, Drain, Exit, Generation, Grant, Phase, Tell
-from perdure.errors import PerdureError, ProtocolError, Superseded, to_wire
+from perdure.checkpoint.vocabulary import (
+    Action,
+    Broken,
+    Client,
+    Digest,
+    Drain,
+    Drained,
+    Exit,
+    Generation,
+    Grant,
+    Phase,
+    Tell,
+)
+from perdure.errors import AgentLost, PerdureError, ProtocolError, RankFailed, Superseded, from_wire, to_wire
 
-__all__ = ["Action", "Client", "Digest", "Drain", "Exit", "Generation", "Grant", "Machine", "Phase", "Tell"]
+__all__ = [
+    "Action",
+    "Broken",
+    "Client",
+    "Digest",
+    "Drain",
+    "Drained",
+    "Exit",
+    "Generation",
+    "Grant",
+    "Machine",
+    "Phase",
+    "Tell",
+]
 
 SEGMENTS_PER_RANK = 2
 
@@ -59,6 +84,7 @@ class Machine:
         self._newest: dict[str, int] = {}  # session -> the last slot of it
         self._departed: dict[str, int] = {}  # session -> a rank of it that has left
         self._failed: dict[tuple[str, int], dict[str, Any]] = {}  # saves that failed before all ranks had staged
+        self._disbanded: set[str] = set()
         self._leaving = False
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -117,6 +143,7 @@ class Machine:
                 plan_id=begin.plan_id,
                 within_s=begin.within_s,
                 run=client.run,
+                by=client.session,
             )
             self.generations.append(generation)
         if (generation.step, generation.plan_id) != (begin.step, begin.plan_id):
@@ -144,6 +171,9 @@ class Machine:
         )
         if differs is not None:
             return self._fail(generation, differs) + self._settle()
+        if client.session in self._disbanded:  # the rank has not heard yet; it makes it durable by itself
+            generation.phase = Phase.UNDRAINED
+            return [Digest(generation)]
         generation.phase = Phase.COMPLETE
         self._queue.append(generation)
         self._adopt_again(generation)
@@ -157,8 +187,40 @@ class Machine:
         generation = self._find(client.session, abandon.seq)
         if generation is None:  # nobody has begun, or it has failed already
             self._failed.setdefault((client.session, abandon.seq), to_wire(error))
-            return []
+            return [Broken(client.session, abandon.seq, error)]
         return [] if generation.whole else self._fail(generation, error) + self._settle()
+
+    def broken(self, session: str, seq: int, error: PerdureError) -> list[Action]:
+        """The save has failed on another node of its session. One that is whole here ends with its drain."""
+        generation = self._find(session, seq)
+        if generation is None:
+            if any(client.session == session for client in self.clients.values()):
+                self._failed.setdefault((session, seq), to_wire(error))
+            return []
+        if generation.whole:
+            return []
+        actions = self._fail(generation, error) + self._settle()
+        return [each for each in actions if not isinstance(each, Broken)]
+
+    def disbanded(self, session: str) -> None:
+        """An agent of another node of ``session`` is gone: its ranks make durable what is not, and this agent nothing."""
+        self._disbanded.add(session)
+        for generation in [each for each in self._queue if each.by == session]:
+            self._queue.remove(generation)
+            generation.phase = Phase.UNDRAINED
+
+    def asked(self, session: str, seq: int, step: int) -> list[Action]:
+        """Another node waits for this node's part of a save: say so if it will never come."""
+        if self._find(session, seq) is not None:
+            return []
+        known = self._failed.get((session, seq))
+        if known is not None:
+            return [Broken(session, seq, from_wire(known))]
+        if session in self._departed:
+            return [Broken(session, seq, left_early(step, self._departed[session]))]
+        if not any(client.session == session for client in self.clients.values()):
+            return [Broken(session, seq, RankFailed(f"step {step} was not saved: the ranks of a node have left"))]
+        return []
 
     def digested(self, generation: Generation) -> list[Action]:
         """The digests of a generation are known: it can be restored."""
@@ -170,8 +232,8 @@ class Machine:
         self._queue.remove(generation)
         return self._fail(generation, error) + self._settle()
 
-    def drained(self, generation: Generation, result: tuple[int, int, int, float] | PerdureError) -> list[Action]:
-        """A drain ended: ``(slot, raw bytes, stored bytes, seconds)``, or the error that stopped it."""
+    def drained(self, generation: Generation, result: Drained | PerdureError) -> list[Action]:
+        """A drain ended, or an error stopped it."""
         self._draining = None
         actions: list[Action] = []
         failure: dict[str, Any] | None = None
@@ -179,15 +241,20 @@ class Machine:
             generation.phase = Phase.UNDRAINED
             self._slots[generation.id] = self._newest.get(generation.session, self._base(generation.lead))
             failure = to_wire(result)
-            message: Any = Failed(seq=generation.seq, error=failure)
+            message: Any = None if isinstance(result, AgentLost) else Failed(seq=generation.seq, error=failure)
         else:
             generation.phase = Phase.DURABLE
-            generation.slot, raw, stored, seconds = result
+            generation.slot = result.slot
             self._slots[generation.id] = self._newest[generation.session] = generation.slot
             message = Committed(
-                seq=generation.seq, slot=generation.slot, raw_bytes=raw, stored_bytes=stored, seconds=seconds
+                seq=generation.seq,
+                slot=result.slot,
+                raw_bytes=result.raw_nbytes,
+                stored_bytes=result.stored_nbytes,
+                seconds=result.seconds,
             )
-        actions += [Tell(c.id, message) for c in self._ranks_of(generation)]
+        if message is not None:  # without an agent of another node the ranks will hear that they have none
+            actions += [Tell(c.id, message) for c in self._ranks_of(generation)]
         again = isinstance(result, Superseded) and generation.new_epoch is None  # by its adopter's first save
         for other in list(self._queue):
             self._adopt_again(other)
@@ -206,7 +273,7 @@ class Machine:
             return [Tell(client.id, Adopted(generation=adopt.generation, slot=None, error=error))]
         if generation.phase is Phase.DURABLE:
             return [Tell(client.id, Adopted(generation=generation.id, slot=generation.slot, error=None))]
-        generation.adopter = client.id
+        generation.adopter, generation.by = client.id, client.session
         if generation.phase is Phase.UNDRAINED:
             generation.phase = Phase.COMPLETE
             self._queue.append(generation)
@@ -246,6 +313,10 @@ class Machine:
         """Whether a complete generation has no digests yet; `restorable` is worth asking again soon."""
         return any(g.whole and not g.digested for g in self.generations)
 
+    def drains_for(self, session: str) -> bool:
+        """Whether a generation of ``session``'s is being written just now."""
+        return self._draining is not None and self._draining.by == session
+
     def by_id(self, generation_id: int) -> Generation | None:
         """The generation of that id, if it is still there."""
         return next((g for g in self.generations if g.id == generation_id), None)
@@ -267,13 +338,14 @@ class Machine:
         return (c for c in self.clients.values() if c.session == generation.session and c.local_rank is not None)
 
     def _fail(self, generation: Generation, error: PerdureError, also: int | None = None) -> list[Action]:
-        """Forget an unfinished generation and tell every rank of its session why."""
+        """Forget an unfinished generation and tell every rank of its session why, on this node and on the others."""
         self.generations.remove(generation)
         self._failed[generation.session, generation.seq] = to_wire(error)
         self._waiting = [w for w in self._waiting if w not in self._waiting_for(generation)]
         told = {c.id for c in self._ranks_of(generation)} | ({also} if also is not None else set())
         message = Failed(seq=generation.seq, error=to_wire(error))
-        return [Tell(client, message) for client in sorted(told)]
+        tells = [Tell(client, message) for client in sorted(told)]
+        return [*tells, Broken(generation.session, generation.seq, error)]
 
     def _settle(self) -> list[Action]:
         """Drop what need not be kept, start the next drain, grant what waits."""
@@ -330,6 +402,7 @@ class Machine:
         base = None if lead.base_generation is None else self.by_id(lead.base_generation)
         if base is not None and base.phase is Phase.UNDRAINED and lead.epoch > base.epoch:
             base.new_epoch, base.new_claim, base.phase = lead.epoch, lead.claim, Phase.COMPLETE
+            base.by = heir.session
             self._queue.insert(self._queue.index(heir), base)
 
     def _base(self, lead: Staged) -> int | None:

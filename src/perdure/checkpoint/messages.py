@@ -23,12 +23,17 @@ __all__ = [
     "Borrow",
     "Committed",
     "Complete",
+    "Disband",
     "Failed",
     "Generation",
     "Generations",
     "Granted",
     "Hello",
     "Inquire",
+    "Introduce",
+    "Introduced",
+    "Join",
+    "Joined",
     "Lent",
     "Message",
     "Notify",
@@ -221,6 +226,46 @@ class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     error: dict[str, Any] | None
 
 
+class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="join"):
+    """The session has ranks on several nodes, of which this is number ``node``; answered by `Joined`, or `Failed`.
+
+    Its agents know each other by ``secret`` (hexadecimal). ``host`` is the address by which other nodes reach this one,
+    ``commit_s`` how many seconds a save may take to become durable.
+    """
+
+    node: int
+    nodes: int
+    secret: str
+    host: str
+    commit_s: float
+
+
+class Joined(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="joined"):
+    """The agent listens for other nodes at this port; or it can't, with why."""
+
+    port: int
+    error: dict[str, Any] | None = None
+
+
+class Introduce(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="introduce"):
+    """The agents of all nodes, in order: host and port; meet them within ``within_s``. Answered by `Introduced`."""
+
+    addresses: list[tuple[str, int]]
+    within_s: float
+
+
+class Introduced(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="introduced"):
+    """The agents have met, or why they have not."""
+
+    error: dict[str, Any] | None = None
+
+
+class Disband(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="disband"):
+    """An agent of another node is gone: from here on no agent commits in this session, its ranks save by themselves."""
+
+    error: dict[str, Any]
+
+
 class Release(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
     """The job is over: exit once everything is drained and nobody is connected, without waiting for the lease."""
 
@@ -242,5 +287,10 @@ Message = (
     | Lent
     | Adopt
     | Adopted
+    | Join
+    | Joined
+    | Introduce
+    | Introduced
+    | Disband
     | Release
 )

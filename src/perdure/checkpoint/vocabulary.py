@@ -7,8 +7,9 @@ from enum import Enum
 from typing import Any
 
 from perdure.checkpoint.messages import Staged
+from perdure.errors import PerdureError
 
-__all__ = ["Action", "Client", "Digest", "Drain", "Exit", "Generation", "Grant", "Phase", "Tell"]
+__all__ = ["Action", "Broken", "Client", "Digest", "Drain", "Drained", "Exit", "Generation", "Grant", "Phase", "Tell"]
 
 
 class Phase(Enum):
@@ -56,6 +57,13 @@ class Generation:
     new_epoch: int | None = None
     new_claim: str | None = None
     run: str = ""
+    by: str = ""
+    """the session whose nodes make it durable: that which made it, or that which went on from it"""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """What it is called on every node."""
+        return self.session, self.seq
 
     @property
     def whole(self) -> bool:
@@ -117,8 +125,27 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Drained:
+    """A generation that is durable; ``stored_nbytes`` were written to packs for it, on all nodes."""
+
+    slot: int
+    raw_nbytes: int
+    stored_nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A save has failed on this node before it was whole: tell the other nodes of its session."""
+
+    session: str
+    seq: int
+    error: PerdureError
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Nobody needs the agent any more."""
 
 
-Action = Grant | Tell | Digest | Drain | Exit
+Action = Grant | Tell | Digest | Drain | Broken | Exit

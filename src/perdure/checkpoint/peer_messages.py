@@ -1,0 +1,73 @@
+"""What the agents of different nodes, and ranks that read from another node's agent, say to each other.
+
+A session's secret is known to its ranks and, by them, to their agents (`perdure.wire.node_link`). A save is named by
+the session that made it and its count there, also where a later session makes it durable.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from perdure.store import PartRef
+
+__all__ = ["Ask", "Broke", "Made", "Member", "PartSaid", "PeerMessage", "SaveName", "Undone"]
+
+SaveName = tuple[str, int]
+"""session, seq"""
+
+
+class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, tag_field="type"):
+    pass
+
+
+class Member(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="member"):
+    """The first message of an agent to the one of node 0: it belongs to the session, as node number ``node``."""
+
+    protocol: str
+    url: str
+    node: int
+
+
+class PartSaid(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="part"):
+    """The node's part of a save is durable; what its ranks say of all that ranks hold in common comes along."""
+
+    save: SaveName
+    step: int
+    ref: PartRef
+    said: tuple[tuple[int, dict[str, str]], ...]
+    raw_nbytes: int
+    stored_nbytes: int
+
+
+class Broke(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="broke"):
+    """The save has failed on this node, and so it has for all."""
+
+    save: SaveName
+    error: dict[str, Any]
+
+
+class Ask(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="ask"):
+    """What became of this node's part, or of the commit? Answered only if it will never come, or is there already."""
+
+    save: SaveName
+    step: int
+
+
+class Made(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="made"):
+    """The save is durable under ``slot``."""
+
+    save: SaveName
+    slot: int
+
+
+class Undone(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="undone"):
+    """The save has failed. ``final``: no commit was tried, so what was written for it may be deleted."""
+
+    save: SaveName
+    error: dict[str, Any]
+    final: bool
+
+
+PeerMessage = Member | PartSaid | Ask | Broke | Made | Undone
