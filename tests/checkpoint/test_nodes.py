@@ -70,3 +70,34 @@ def test_a_rank_killed_in_the_copy_leaves_the_step_before_it(place: Place, undis
     assert again.began_at() == [3, 3]
     assert again.digests().items() <= undisturbed.items(), again.text()
     assert place.steps() == [3, 6, 9, 12]
+
+
+def test_a_step_that_is_in_memory_alone_comes_back_from_the_memory_of_all_nodes(
+    place: Place, undisturbed: Digests
+) -> None:
+    place.start_agent({"verb": "put", "match": "packs/*000000000006-*", "do": "hold"}, node="b")
+    ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/on", nodes=AB)
+    place.await_file("held")
+    ranks.await_line("saved step 6 to memory")
+    ranks.await_line("D 7", ranks=(0, 1))
+    ranks.kill_all()
+    again = place.start(*STEPS, nodes=AB)
+    again.await_line("^R 6", ranks=(0, 1))
+    (place.folder / "go").touch()
+    assert again.wait() == [0, 0], again.text()
+    assert again.began_at() == [6, 6]
+    assert "from memory" in again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert place.steps() == [3, 6, 9, 12]
+
+
+def test_what_another_node_holds_is_read_from_its_memory(place: Place, undisturbed: Digests) -> None:
+    """The ranks have changed their nodes: none finds what it saved with its own agent."""
+    ranks = place.train("--steps", "6", "--every", "3", nodes=AB)
+    for pack in place.run_dir.glob("packs/*/*"):
+        pack.unlink()  # so that only memory has it
+    again = place.train(*STEPS, nodes=("b", "a"))
+    assert again.began_at() == [6, 6], again.text()
+    assert "from peer" in again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert ranks.digests().items() <= undisturbed.items()

@@ -59,7 +59,8 @@ from perdure.checkpoint.messages import (
     Welcome,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
-from perdure.checkpoint.peer_messages import Member
+from perdure.checkpoint.peer_messages import Member, Reader, SaveName
+from perdure.checkpoint.peer_packs import serve_packs
 from perdure.checkpoint.peer_server import PeerServer
 from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
@@ -471,9 +472,22 @@ class Agent:
     def _serve_peer(self, link: NodeLink, first: object) -> None:
         """A connection of another node, on a thread of its own."""
         council = self._councils.get(link.name)
-        if council is None or not isinstance(first, Member):
-            raise ProtocolError(f"an agent of another node begins as a member, not with a {type(first).__name__}")
-        council.admit(first, link)
+        if council is not None and isinstance(first, Member):
+            council.admit(first, link)
+        elif isinstance(first, Reader) and (first.protocol, first.url) == (PROTOCOL, self.url):
+            serve_packs(link, self._held(first.save))
+        else:
+            raise ProtocolError(f"a connection of another node does not begin with a {type(first).__name__}")
+
+    def _held(self, save: SaveName) -> list[tuple[Packed, memoryview]]:
+        """The packs of a save that can be restored from here."""
+        found = next((each for each in list(self.machine.generations) if each.name == save), None)
+        if found is None or not (found.whole and found.digested):
+            return []
+        return [
+            (Packed(nbytes=view.nbytes, number=number, index=index), view)
+            for number, (index, view) in enumerate(self.packs(found))
+        ]
 
     def _secret_of(self, session: str) -> bytes | None:
         council = self._councils.get(session)

@@ -25,7 +25,7 @@ from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.meeting import Meeting
+from perdure.checkpoint.meeting import Meeting, Peers
 from perdure.checkpoint.messages import Adopted, Begin, Notify, Sample, Staged
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.planning import Planner, sample
@@ -93,6 +93,7 @@ class Checkpointer:
         self._start_agent = start_agent
         self._notes = notes
         self._link: AgentLink | None = None
+        self._peers: Peers | None = None
         self._page: Page | None = None
         self._run: Run | None = None
         self._base_slot: int | None = None
@@ -199,6 +200,9 @@ class Checkpointer:
             link=None if self._link is None or self._link.lost else self._link,
             deadlines=self.deadlines,
             budget_bytes=self._budget_bytes,
+            node=self._placement.node,
+            peers=self._peers,
+            url=self._url,
         )
         done = restoring.run_through(tree, step=step, slot=slot)
         if done is None:
@@ -292,6 +296,7 @@ class Checkpointer:
             tell=self.tell,
         ).hold()
         self._run, self._link, self._page, self._placement = met.run, met.link, met.page, met.placement
+        self._peers = met.peers
         self._flights.start(link=met.link, failures=FailureNotes(self._notes, session=met.session, rank=self.rank))
         self._copier = Worker("perdure-copy")
         self.session = met.session

@@ -203,7 +203,7 @@ class Machine:
         return [each for each in actions if not isinstance(each, Broken)]
 
     def disbanded(self, session: str) -> None:
-        """An agent of another node of ``session`` is gone: its ranks make durable what is not, and this agent nothing."""
+        """An agent of another node of ``session`` is gone: from here on its ranks make durable what is not yet."""
         self._disbanded.add(session)
         for generation in [each for each in self._queue if each.by == session]:
             self._queue.remove(generation)

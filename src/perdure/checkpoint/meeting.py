@@ -27,7 +27,7 @@ from perdure.progress import Page
 from perdure.store import Run
 from perdure.wire import Address, own_address
 
-__all__ = ["Meeting", "Met"]
+__all__ = ["Meeting", "Met", "Peers"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,16 @@ class Met:
     link: AgentLink | None
     page: Page | None
     placement: Placement
+    peers: Peers | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Peers:
+    """How the agents of all nodes of a session are reached, in the order of nodes."""
+
+    session: str
+    secret: bytes
+    addresses: tuple[Address, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,13 +85,14 @@ class Meeting:
         session: str = said["session"]
         nodes = _grouped([each["node"] for each in told])
         place = _placed(self.placement, nodes, self.fabric.rank)
-        link = None
+        link, peers = None, None
         if self.start_agent is not None:
             link = self._meet_agent(place, session, said["run"])
             if link is not None and len(nodes) > 1:
-                link = self._meet_nodes(place, link, len(nodes), said["secret"])
+                link, addresses = self._meet_nodes(place, link, len(nodes), said["secret"])
+                peers = Peers(session, bytes.fromhex(said["secret"]), addresses)
         page = link.page if link is not None else self._share_page(place, len(nodes))
-        return Met(session, run, link, page, place)
+        return Met(session, run, link, page, place, peers if link is not None else None)
 
     def _meet_agent(self, place: Placement, session: str, run_id: str) -> AgentLink | None:
         hello = Hello(
@@ -120,7 +131,9 @@ class Meeting:
         self.tell(Notice(text=f"saving without an agent: {problems[0]}"))
         return None
 
-    def _meet_nodes(self, place: Placement, link: AgentLink, nodes: int, secret: str) -> AgentLink | None:
+    def _meet_nodes(
+        self, place: Placement, link: AgentLink, nodes: int, secret: str
+    ) -> tuple[AgentLink | None, tuple[Address, ...]]:
         """Let the agents of all nodes meet; local rank 0 of each node speaks with its own."""
         problem: str | None = None
         mine: Address | None = None
@@ -135,14 +148,15 @@ class Meeting:
         except PerdureError as error:
             problem = str(error)
         told = self._gather([place.node, mine], "all ranks to tell their agents' addresses")
-        addresses = {node: tuple(address) for node, address in told if address is not None}
+        found: dict[int, Address] = {node: (str(at[0]), int(at[1])) for node, at in told if at is not None}
+        addresses = tuple(found[node] for node in sorted(found))
         try:
             if speaks and problem is None and len(addresses) == nodes:
                 deadline = Deadline.after(within_s, "the agents of all nodes to meet")
-                link.introduce([addresses[node] for node in range(nodes)], deadline)
+                link.introduce(addresses, deadline)
         except PerdureError as error:
             problem = str(error)
-        return self._all_or_none(link, problem)
+        return self._all_or_none(link, problem), addresses
 
     def _share_page(self, place: Placement, nodes: int) -> Page | None:
         """Let local rank 0 make a page and the others map it; None unless all of them could."""

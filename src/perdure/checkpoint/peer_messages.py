@@ -10,9 +10,23 @@ from typing import Any
 
 import msgspec
 
+from perdure.checkpoint.messages import Packed
 from perdure.store import PartRef
 
-__all__ = ["Ask", "Broke", "Made", "Member", "PartSaid", "PeerMessage", "SaveName", "Undone"]
+__all__ = [
+    "Ask",
+    "Broke",
+    "Fetch",
+    "Fetched",
+    "Held",
+    "Made",
+    "Member",
+    "PartSaid",
+    "PeerMessage",
+    "Reader",
+    "SaveName",
+    "Undone",
+]
 
 SaveName = tuple[str, int]
 """session, seq"""
@@ -70,4 +84,33 @@ class Undone(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     final: bool
 
 
-PeerMessage = Member | PartSaid | Ask | Broke | Made | Undone
+class Reader(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reader"):
+    """The first message of a rank that reads what another node's agent holds of a save; answered by `Held`."""
+
+    protocol: str
+    url: str
+    save: SaveName
+
+
+class Held(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="held"):
+    """The packs that are held, one rank's each; none if the save is gone."""
+
+    packs: list[Packed]
+
+
+class Fetch(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fetch"):
+    """Send ``nbytes`` bytes from byte ``start`` on of pack ``number``;
+
+    answered by `Fetched` and the bytes behind it.
+    """
+
+    number: int
+    start: int
+    nbytes: int
+
+
+class Fetched(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fetched"):
+    """The bytes that were asked for come behind this; none if they are gone."""
+
+
+PeerMessage = Member | PartSaid | Ask | Broke | Made | Undone | Reader | Held | Fetch | Fetched
