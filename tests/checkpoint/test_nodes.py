@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import Place
+from conftest import Place, Ranks
 
 STEPS = ("--steps", "12", "--every", "3")
 AB = ("a", "b")
@@ -98,6 +98,38 @@ def test_what_another_node_holds_is_read_from_its_memory(place: Place, undisturb
         pack.unlink()  # so that only memory has it
     again = place.train(*STEPS, nodes=("b", "a"))
     assert again.began_at() == [6, 6], again.text()
-    assert "from peer" in again.text()
     assert again.digests().items() <= undisturbed.items(), again.text()
     assert ranks.digests().items() <= undisturbed.items()
+
+
+def lose(place: Place, node: str, ranks: Ranks) -> None:
+    """A whole node is gone, with its agent and all its memory; then the launcher stops the others."""
+    place.kill_agent(node)
+    ranks.kill_all()
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_node_that_is_lost_comes_back_from_the_memory_of_its_partner(
+    place: Place, undisturbed: Digests, lost: str
+) -> None:
+    ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/on", "--print-peer", nodes=AB)
+    ranks.await_line("^P 6", ranks=(0, 1))
+    ranks.await_line("committed step 6")
+    lose(place, lost, ranks)
+    for pack in place.run_dir.glob("packs/*/*"):
+        pack.unlink()  # so that only memory has it
+    again = place.train(*STEPS, nodes=("c", "b") if lost == "a" else ("a", "c"))
+    assert again.began_at() == [6, 6], again.text()
+    assert ("from peer" in again.text()) is (lost == "a"), again.text()  # rank 0 speaks of what it read itself
+    assert again.digests().items() <= undisturbed.items(), again.text()
+
+
+def test_a_step_in_memory_alone_outlives_the_node_that_saved_it(place: Place, undisturbed: Digests) -> None:
+    place.start_agent({"verb": "put", "match": "packs/*000000000006-*", "do": "hold"}, node="b")
+    ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/on", "--print-peer", nodes=AB)
+    ranks.await_line("^P 6", ranks=(0, 1))
+    lose(place, "b", ranks)
+    again = place.train(*STEPS, nodes=("a", "c"))
+    assert again.began_at() == [6, 6], again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert place.steps()[-1] == 12

@@ -64,6 +64,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--step-s", type=float, default=0.0, help="seconds that each step takes at least")
     parser.add_argument("--step", type=int, help="restore this step")
     parser.add_argument("--hold", default="", help="STEP:FILE, wait after the step until the file is there")
+    parser.add_argument("--print-peer", action="store_true", help="wait for each save to be on a peer, print P STEP")
     parser.add_argument("--explain", action="store_true", help="a digest for each part of the state too")
     parser.add_argument(
         "--whole", action="store_true", help="print W STEP DIGEST of the whole state, all ranks' shards"
@@ -258,6 +259,9 @@ def main() -> None:
             print_whole()
             if args.explain:
                 print(f"  {' '.join(f'{name}={digest(each)}' for name, each in now.items())}", flush=True)
+            if args.print_peer and run._last is not None and run._last.step == run.step - 1:
+                run._last.reached("peer", 20.0)
+                print(f"P {run._last.step}", flush=True)
             if fault.due("leave", run.step):
                 sys.exit(0)
             if fault.due("value", run.step):

@@ -24,6 +24,7 @@ from perdure.checkpoint.generations import (
     Action,
     Broken,
     Client,
+    Copy,
     Digest,
     Drain,
     Drained,
@@ -41,15 +42,12 @@ from perdure.checkpoint.messages import (
     Adopt,
     Begin,
     Borrow,
-    Disband,
     Generations,
     Granted,
     Hello,
     Inquire,
     Introduce,
-    Introduced,
     Join,
-    Joined,
     Lent,
     Message,
     Notify,
@@ -59,16 +57,14 @@ from perdure.checkpoint.messages import (
     Welcome,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
-from perdure.checkpoint.peer_messages import Member, Reader, SaveName
-from perdure.checkpoint.peer_packs import serve_packs
-from perdure.checkpoint.peer_server import PeerServer
-from perdure.clock import SYSTEM, Clock, Deadline
-from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
+from perdure.checkpoint.nodes import Nodes
+from perdure.clock import SYSTEM, Clock
+from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
 from perdure.store import Store
-from perdure.wire import Link, NodeLink, accept
+from perdure.wire import Link, accept
 
 __all__ = ["Agent"]
 
@@ -106,9 +102,14 @@ class Agent:
         self._pages: dict[str, Page] = {}
         self._ids = 0
         self._drainer = Drainer(store, url=url, host=self)
-        self._councils: dict[str, Council] = {}  # session -> its nodes, where there are several
-        self._disbanding: dict[str, AgentLost] = {}
-        self._peers = PeerServer(self._secret_of, self._serve_peer)
+        self._nodes = Nodes(
+            url=url,
+            machine=self.machine,
+            packs=self.packs,
+            facts=self._facts,
+            report=self._report,
+            make=lambda nbytes: self._make(nbytes, "kept"),
+        )
         self._stop = False
         self._results: deque[Callable[[], list[Action]]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -128,14 +129,11 @@ class Agent:
                 while self._results:
                     self._act(self._results.popleft()())
                 self._answer_inquiries()
-                for session, error in list(self._disbanding.items()):
-                    self._act(self._disband(session, error))
+                self._act(self._nodes.tick())
                 self._act(self.machine.tick(self.clock.monotonic()))
         finally:
             self._digest_queue.put(None)
-            for council in self._councils.values():
-                council.close()
-            self._peers.close()
+            self._nodes.close()
             for link in self._links.values():
                 link.close()
             self.listener.close()  # so that nobody takes this agent for one that serves
@@ -236,9 +234,9 @@ class Agent:
             case Adopt():
                 return self.machine.adopted(client, message)
             case Join():
-                return self._join(client, message)
+                return self._nodes.join(client, message)
             case Introduce():
-                self._introduce(client, message)
+                self._nodes.introduce(client, message)
                 return []
             case Release():
                 return self.machine.released()
@@ -279,7 +277,7 @@ class Agent:
     def _answer_inquiries(self) -> None:
         if not self._asking or self.machine.undigested():
             return
-        found = [self._facts(generation) for generation in self.machine.restorable()]
+        found = self._nodes.with_kept([self._facts(generation) for generation in self.machine.restorable()])
         asking, self._asking = self._asking, []
         for connection in asking:
             self._post(connection, Generations(found=found))
@@ -300,17 +298,24 @@ class Agent:
 
     def _lend(self, connection: int, generation_id: int) -> None:
         generation = self.machine.by_id(generation_id)
-        if generation is None or not generation.digested:
+        lent: list[tuple[Packed, Segment]] = []
+        if generation is not None and generation.digested:
+            sealed = self._sealed[generation.id]
+            lent = [
+                (
+                    Packed(nbytes=sealed[lane], number=lane, index=generation.staged[lane].index),
+                    self._segments[generation.lanes[lane]],
+                )
+                for lane in sorted(generation.lanes)
+            ]
+        lent += self._nodes.kept(generation_id if generation is None else generation.name)
+        if not lent:
             self._post(connection, Lent(generation=generation_id, packs=[], last=True))
-            return
-        sealed = self._sealed[generation.id]
-        lanes = sorted(generation.lanes)
-        for first in range(0, len(lanes), _LEND_AT_ONCE):
-            group = lanes[first : first + _LEND_AT_ONCE]
-            packs = [Packed(nbytes=sealed[lane], number=lane, index=generation.staged[lane].index) for lane in group]
-            fds = tuple(self._segments[generation.lanes[lane]].fd for lane in group)
-            last = first + _LEND_AT_ONCE >= len(lanes)
-            self._post(connection, Lent(generation=generation.id, packs=packs, last=last), fds)
+        for first in range(0, len(lent), _LEND_AT_ONCE):
+            group = lent[first : first + _LEND_AT_ONCE]
+            last = first + _LEND_AT_ONCE >= len(lent)
+            message = Lent(generation=generation_id, packs=[packed for packed, _ in group], last=last)
+            self._post(connection, message, tuple(segment.fd for _, segment in group))
 
     # --- actions -----------------------------------------------------------------------------------------------------
 
@@ -327,16 +332,12 @@ class Agent:
                     self._digest_queue.put(action.generation)
                 case Drain():
                     self._drainer.submit(action)
+                case Copy():
+                    self._nodes.copy(action)
                 case Broken():
-                    self._tell_broken(action)
+                    self._nodes.broken(action)
                 case Exit():
                     self._stop = True
-
-    def _tell_broken(self, broken: Broken) -> None:
-        council = self._councils.get(broken.session)
-        if council is not None:  # not from this thread: another node may be slow to read
-            name = (broken.session, broken.seq)
-            threading.Thread(target=council.broke, args=(name, broken.error), name="broke", daemon=True).start()
 
     def _grant(self, grant: Grant) -> None:
         connection = self._connection(grant.client)
@@ -370,13 +371,16 @@ class Agent:
             return
         if have is not None:
             del self._segments[segment]  # freed once no view of it is left
+        self._segments[segment] = self._make(nbytes, str(segment))
+
+    def _make(self, nbytes: int, label: str) -> Segment:
         if nbytes + _MARGIN_NBYTES > _available_nbytes():
             raise StorageFull(
                 f"no memory for a checkpoint of {nbytes >> 20} MiB: {_available_nbytes() >> 20} MiB are available on "
                 "this node; save less often to disk alone, or use more nodes",
                 file="memory",
             )
-        self._segments[segment] = Segment.create(nbytes, label=f"{self.job}.{segment}")
+        return Segment.create(nbytes, label=f"{self.job}.{label}")
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -407,11 +411,11 @@ class Agent:
         ]
 
     def council(self, generation: Generation) -> Council | None:
-        return self._councils.get(generation.by)
+        return self._nodes.council(generation.by)
 
     def may_prune(self, generation: Generation) -> bool:
         others = [client for client in list(self._clients.values()) if client.local_rank is not None]
-        council = self._councils.get(generation.by)
+        council = self._nodes.council(generation.by)
         return (council is None or council.leads) and all(each.session == generation.session for each in others)
 
     def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
@@ -420,78 +424,6 @@ class Agent:
     def notify(self, generation: Generation, text: str) -> None:
         note = Notify(text=text)
         self._report(lambda: [Tell(c.id, note) for c in self._clients.values() if c.session == generation.session])
-
-    # --- several nodes -----------------------------------------------------------------------------------------------
-
-    def _join(self, client: Client, join: Join) -> list[Action]:
-        """A rank says that its session has several nodes."""
-        session = client.session
-        try:
-            port = self._peers.listen(join.host)
-        except LinkLost as error:
-            return [Tell(client.id, Joined(port=0, error=to_wire(error)))]
-        self._councils[session] = Council(
-            session=session,
-            secret=bytes.fromhex(join.secret),
-            url=self.url,
-            node=join.node,
-            nodes=join.nodes,
-            commit_s=join.commit_s,
-            on_broken=lambda name, error: self._report(lambda: self.machine.broken(*name, error)),
-            on_asked=lambda name, step: self._report(lambda: self.machine.asked(*name, step)),
-            on_lost=lambda error: self._report(lambda: self._disband(session, error)),
-        )
-        return [Tell(client.id, Joined(port=port))]
-
-    def _introduce(self, client: Client, message: Introduce) -> None:
-        """Meet the agents of the other nodes, on a thread."""
-        council = self._councils.get(client.session)
-        if council is None:
-            raise ProtocolError("a session joins before its agents are introduced")
-
-        def meet() -> None:
-            error = None
-            try:
-                council.meet(message.addresses, Deadline.after(message.within_s, "the agents of all nodes to meet"))
-            except Exception as why:  # a bug too must be answered
-                error = to_wire(why)
-            self._report(lambda: [Tell(client.id, Introduced(error=error))])
-
-        threading.Thread(target=meet, name="meet", daemon=True).start()
-
-    def _disband(self, session: str, error: AgentLost) -> list[Action]:
-        """An agent of the session is gone. Its ranks save by themselves, but not before this agent has let go."""
-        self.machine.disbanded(session)
-        if self.machine.drains_for(session):
-            self._disbanding[session] = error
-            return []
-        self._disbanding.pop(session, None)
-        message = Disband(error=to_wire(error))
-        return [Tell(c.id, message) for c in self._clients.values() if c.session == session]
-
-    def _serve_peer(self, link: NodeLink, first: object) -> None:
-        """A connection of another node, on a thread of its own."""
-        council = self._councils.get(link.name)
-        if council is not None and isinstance(first, Member):
-            council.admit(first, link)
-        elif isinstance(first, Reader) and (first.protocol, first.url) == (PROTOCOL, self.url):
-            serve_packs(link, self._held(first.save))
-        else:
-            raise ProtocolError(f"a connection of another node does not begin with a {type(first).__name__}")
-
-    def _held(self, save: SaveName) -> list[tuple[Packed, memoryview]]:
-        """The packs of a save that can be restored from here."""
-        found = next((each for each in list(self.machine.generations) if each.name == save), None)
-        if found is None or not (found.whole and found.digested):
-            return []
-        return [
-            (Packed(nbytes=view.nbytes, number=number, index=index), view)
-            for number, (index, view) in enumerate(self.packs(found))
-        ]
-
-    def _secret_of(self, session: str) -> bytes | None:
-        council = self._councils.get(session)
-        return None if council is None else council.secret
 
     def _report(self, result: Callable[[], list[Action]]) -> None:
         self._results.append(result)

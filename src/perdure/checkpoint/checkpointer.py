@@ -26,7 +26,7 @@ from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.meeting import Meeting, Peers
-from perdure.checkpoint.messages import Adopted, Begin, Notify, Sample, Staged
+from perdure.checkpoint.messages import Adopted, Begin, Notify, Reached, Sample, Staged
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.planning import Planner, sample
 from perdure.checkpoint.pool import Pool
@@ -456,6 +456,8 @@ class Checkpointer:
         if isinstance(message, Notify):
             self.tell(Notice(text=message.text))
             return
+        if isinstance(message, Reached) and message.error is not None:
+            self.tell(Notice(text=f"no other node keeps a copy of this step: {message.error['message']}"))
         self._flights.hear(message)
 
     def tell(self, fact: Fact, *, everywhere: bool = False) -> None:

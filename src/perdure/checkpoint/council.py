@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 
 from perdure.checkpoint.blame import another_save
 from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL
-from perdure.checkpoint.peer_messages import Ask, Broke, Made, Member, PartSaid, PeerMessage, SaveName, Undone
+from perdure.checkpoint.peer_messages import Ask, Broke, Copied, Made, Member, PartSaid, PeerMessage, SaveName, Undone
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, PerdureError, ProtocolError, from_wire, to_wire
 from perdure.wire import Address, NodeLink, connect_node
@@ -43,7 +43,8 @@ class Council:
     """One session, as the agent of node ``node`` of ``nodes`` sees it.
 
     ``on_broken`` is called with a save that failed elsewhere, ``on_asked`` with one whose part another node waits for,
-    and its step; ``on_lost`` once, when the council is lost. All on any thread.
+    and its step; ``on_copied`` with one that lies on two nodes everywhere, or why it does not; ``on_lost`` once, when
+    the council is lost. All on any thread.
     """
 
     def __init__(
@@ -57,11 +58,15 @@ class Council:
         commit_s: float,
         on_broken: Callable[[SaveName, PerdureError], None],
         on_asked: Callable[[SaveName, int], None],
+        on_copied: Callable[[SaveName, PerdureError | None], None],
         on_lost: Callable[[AgentLost], None],
     ) -> None:
         self.session, self.secret, self.url, self.node, self.nodes, self.commit_s = (
             session, secret, url, node, nodes, commit_s)  # fmt: skip
-        self._on_broken, self._on_asked, self._on_lost = on_broken, on_asked, on_lost
+        self._on_broken, self._on_asked, self._on_copied, self._on_lost = on_broken, on_asked, on_copied, on_lost
+        self._copies: dict[SaveName, set[int]] = {}
+        self.partner: Address | None = None
+        """the agent that keeps copies of what this one holds"""
         self._links: dict[int, NodeLink] = {}  # node -> its link; of those that follow, that of node 0
         self._sending = threading.Lock()
         self._changed = threading.Condition()
@@ -85,8 +90,9 @@ class Council:
 
     # --- meeting -----------------------------------------------------------------------------------------------------
 
-    def meet(self, addresses: Sequence[Address], deadline: Deadline) -> None:
+    def meet(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
         """Connect to node 0, or, as node 0, wait until all others have connected. Raises what prevents it."""
+        self.partner = addresses[partner]
         if not self.leads:
             link = connect_node(
                 addresses[0],
@@ -150,6 +156,12 @@ class Council:
                     self._send(node, told)
                 else:
                     self._on_asked(message.save, message.step)
+            case Copied():
+                why = None if message.error is None else from_wire(message.error)
+                if self.leads:
+                    self._count_copy(node, message.save, why)
+                else:
+                    self._on_copied(message.save, why)
             case Made():
                 self._end(message.save, slot=message.slot, error=None)
             case Undone():
@@ -228,6 +240,27 @@ class Council:
             self._tell_all(name)
             if heard:
                 self._on_broken(name, error)
+
+    def copied(self, name: SaveName, error: PerdureError | None) -> None:
+        """This node's packs lie on another one too, or could not be brought there."""
+        if self.leads:
+            self._count_copy(0, name, error)
+        else:
+            self._send(0, Copied(save=name, error=None if error is None else to_wire(error)))
+
+    def _count_copy(self, node: int, name: SaveName, error: PerdureError | None) -> None:
+        with self._changed:
+            done = self._copies.setdefault(name, set())
+            done.add(node)
+            while len(self._copies) > _KEPT:
+                del self._copies[next(iter(self._copies))]
+            members = list(self._links)
+            if error is None and len(done) < self.nodes:
+                return
+        told = Copied(save=name, error=None if error is None else to_wire(error))
+        for member in members:
+            self._send(member, told)
+        self._on_copied(name, error)
 
     def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None) -> bool:
         with self._changed:

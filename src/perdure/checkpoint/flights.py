@@ -14,7 +14,7 @@ from typing import Protocol
 
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.messages import Abandon, Committed, Complete, Failed
+from perdure.checkpoint.messages import Abandon, Committed, Complete, Failed, Reached
 from perdure.checkpoint.notes import FailureNotes
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
@@ -151,7 +151,7 @@ class Flights:
 
     # --- by the agent ------------------------------------------------------------------------------------------------
 
-    def hear(self, message: Complete | Committed | Failed) -> None:
+    def hear(self, message: Complete | Committed | Failed | Reached) -> None:
         """The agent's word, on the link's thread."""
         flight = self._flights.get(message.seq)
         if flight is None:  # this rank has not come to it; it will be told again
@@ -159,6 +159,8 @@ class Flights:
         match message:
             case Complete():
                 flight.saved.note_memory()
+            case Reached():
+                flight.saved.note_peers(None if message.error is None else from_wire(message.error))
             case Committed():
                 outcome = Outcome(message.slot, message.raw_bytes, message.stored_bytes, message.seconds)
                 self._committed(flight.saved, outcome)

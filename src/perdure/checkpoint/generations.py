@@ -32,6 +32,7 @@ from perdure.checkpoint.vocabulary import (
     Action,
     Broken,
     Client,
+    Copy,
     Digest,
     Drain,
     Drained,
@@ -47,6 +48,7 @@ __all__ = [
     "Action",
     "Broken",
     "Client",
+    "Copy",
     "Digest",
     "Drain",
     "Drained",
@@ -85,6 +87,8 @@ class Machine:
         self._departed: dict[str, int] = {}  # session -> a rank of it that has left
         self._failed: dict[tuple[str, int], dict[str, Any]] = {}  # saves that failed before all ranks had staged
         self._disbanded: set[str] = set()
+        self.partnered: set[str] = set()
+        """sessions whose generations are copied to another node"""
         self._leaving = False
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -225,6 +229,14 @@ class Machine:
     def digested(self, generation: Generation) -> list[Action]:
         """The digests of a generation are known: it can be restored."""
         generation.digested = True
+        if generation.session not in self.partnered or generation.session in self._disbanded:
+            return self._settle()
+        generation.copying = True
+        return [Copy(generation), *self._settle()]
+
+    def copied(self, generation: Generation) -> list[Action]:
+        """It lies on another node too, or could not be sent there: either way nobody reads it for that any more."""
+        generation.copying = False
         return self._settle()
 
     def not_digested(self, generation: Generation, error: PerdureError) -> list[Action]:
@@ -289,7 +301,7 @@ class Machine:
         given_up = self._give_up(now)
         if given_up:
             return given_up
-        if self._draining is not None or self._queue:
+        if self._draining is not None or self._queue or any(each.copying for each in self.generations):
             return []
         if self._leaving:
             return [Exit()]

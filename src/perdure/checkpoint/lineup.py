@@ -88,12 +88,15 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     return found
 
 
-def holders_of(views: Sequence[RankView], session: str, seq: int) -> dict[int, list[int]]:
-    """Which nodes' agents hold what each rank saved: rank of the save -> nodes, in order."""
-    return _held(views).get((session, seq), {})
+def holders_of(views: Sequence[RankView], session: str, seq: int, *, own: bool = False) -> dict[int, list[int]]:
+    """Which nodes' agents hold what each rank saved: rank of the save -> nodes, in order.
+
+    With ``own`` without what they keep for others.
+    """
+    return _held(views, own).get((session, seq), {})
 
 
-def _held(views: Sequence[RankView]) -> dict[tuple[str, int], dict[int, list[int]]]:
+def _held(views: Sequence[RankView], own: bool = False) -> dict[tuple[str, int], dict[int, list[int]]]:
     """For each generation that any agent holds: rank of the save -> nodes. All ranks of a node must see it there."""
     of_node: dict[int, list[RankView]] = {}
     for view in views:
@@ -104,6 +107,6 @@ def _held(views: Sequence[RankView]) -> dict[tuple[str, int], dict[int, list[int
         for each in mine[0].generations:
             if seen[each.session, each.seq] == len(mine):
                 of_rank = found.setdefault((each.session, each.seq), {})
-                for rank in each.ranks:
+                for rank in each.own if own else each.ranks:
                     of_rank.setdefault(rank, []).append(node)
     return found

@@ -173,10 +173,10 @@ class AgentLink:
             raise from_wire(reply.error)
         return int(reply.port)
 
-    def introduce(self, addresses: Sequence[Address], deadline: Deadline) -> None:
-        """Let the agent meet those of the other nodes; raises what prevents it."""
+    def introduce(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
+        """Let the agent meet those of the other nodes; ``partner`` is to keep copies. Raises what prevents it."""
         future: Future[Received] = self._expect("introduced", 0)
-        self._send(Introduce(addresses=list(addresses), within_s=deadline.left()))
+        self._send(Introduce(addresses=list(addresses), partner=partner, within_s=deadline.left()))
         reply, _ = self._result(future, deadline)
         if reply.error is not None:
             raise from_wire(reply.error)

@@ -153,7 +153,7 @@ class Meeting:
         try:
             if speaks and problem is None and len(addresses) == nodes:
                 deadline = Deadline.after(within_s, "the agents of all nodes to meet")
-                link.introduce(addresses, deadline)
+                link.introduce(addresses, (place.node + 1) % nodes, deadline)
         except PerdureError as error:
             problem = str(error)
         return self._all_or_none(link, problem), addresses

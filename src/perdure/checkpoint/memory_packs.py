@@ -12,14 +12,14 @@ from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from perdure.codec.digest import copy_and_digest, tile_digests
+from perdure.codec.digest import copy_and_digest, digest, tile_digests
 from perdure.errors import BlobCorrupt, FormatRefused
 from perdure.state.index import RankIndex
 from perdure.state.save import packs_of
 from perdure.store import PackEntry, PackIndex, parse_header
 from perdure.store.pack_header import TILE_BYTES
 
-__all__ = ["APART", "MemoryPacks", "merged_index", "seal"]
+__all__ = ["APART", "MemoryPacks", "headers_digest", "merged_index", "seal"]
 
 APART = 1 << 48  # between the segments' addresses in the one index; no segment is as long
 
@@ -93,6 +93,12 @@ def merged_index(
         file=file,
         _by_key=MappingProxyType({each.key: each for each in entries}),
     )
+
+
+def headers_digest(index: RankIndex, view: memoryview) -> str:
+    """The digest of the headers of the packs that ``index`` places in ``view``."""
+    headers = [view[placed.start : placed.start + placed.plan.header_nbytes] for placed in packs_of(index)]
+    return digest(b"".join(headers))
 
 
 def _slice(view: memoryview, start: int, nbytes: int) -> memoryview:

@@ -38,6 +38,7 @@ __all__ = [
     "Message",
     "Notify",
     "Packed",
+    "Reached",
     "Release",
     "Sample",
     "Staged",
@@ -174,6 +175,8 @@ class Packed(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     number: int
     nbytes: int
     index: RankIndex
+    headers: str = ""
+    """between nodes: the digest of the headers of its packs, which hold those of all its tiles"""
 
 
 class Generation(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="generation"):
@@ -190,6 +193,13 @@ class Generation(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True
     run: str = ""
     base_slot: int | None = None
     """the slot that its session went on from"""
+    kept: list[int] = []
+    """those of ``ranks`` whose packs this agent keeps for another node"""
+
+    @property
+    def own(self) -> list[int]:
+        """Those of ``ranks`` that this agent can make durable."""
+        return [rank for rank in self.ranks if rank not in self.kept]
 
 
 class Generations(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="generations"):
@@ -226,6 +236,14 @@ class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     error: dict[str, Any] | None
 
 
+class Reached(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reached"):
+    """The save has reached ``tier``; or it will not, with why."""
+
+    seq: int
+    tier: str
+    error: dict[str, Any] | None = None
+
+
 class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="join"):
     """The session has ranks on several nodes, of which this is number ``node``; answered by `Joined`, or `Failed`.
 
@@ -251,6 +269,8 @@ class Introduce(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The agents of all nodes, in order: host and port; meet them within ``within_s``. Answered by `Introduced`."""
 
     addresses: list[tuple[str, int]]
+    partner: int
+    """the node that keeps a copy of what this one holds"""
     within_s: float
 
 
@@ -292,5 +312,6 @@ Message = (
     | Introduce
     | Introduced
     | Disband
+    | Reached
     | Release
 )

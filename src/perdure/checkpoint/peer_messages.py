@@ -10,15 +10,19 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoint.messages import Packed
+from perdure.checkpoint.messages import Generation, Packed
 from perdure.store import PartRef
 
 __all__ = [
     "Ask",
     "Broke",
+    "Bytes",
+    "Copied",
+    "Deposit",
     "Fetch",
     "Fetched",
     "Held",
+    "Kept",
     "Made",
     "Member",
     "PartSaid",
@@ -84,6 +88,38 @@ class Undone(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     final: bool
 
 
+class Copied(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="copied"):
+    """To node 0: this node's packs of the save lie in the memory of another one too, or why not.
+
+    From node 0: all do.
+    """
+
+    save: SaveName
+    error: dict[str, Any] | None = None
+
+
+class Deposit(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="deposit"):
+    """The first message of an agent that wants its packs of a save to be kept here too. A `Bytes` for each follows."""
+
+    protocol: str
+    url: str
+    node: int
+    facts: Generation
+    packs: list[Packed]
+
+
+class Bytes(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="bytes"):
+    """The sealed pack ``number`` of a deposit comes behind this."""
+
+    number: int
+
+
+class Kept(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="kept"):
+    """The deposit is whole, verified and kept; or why it is not."""
+
+    error: dict[str, Any] | None = None
+
+
 class Reader(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reader"):
     """The first message of a rank that reads what another node's agent holds of a save; answered by `Held`."""
 
@@ -113,4 +149,6 @@ class Fetched(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """The bytes that were asked for come behind this; none if they are gone."""
 
 
-PeerMessage = Member | PartSaid | Ask | Broke | Made | Undone | Reader | Held | Fetch | Fetched
+PeerMessage = (
+    Member | PartSaid | Ask | Broke | Made | Undone | Copied | Deposit | Bytes | Kept | Reader | Held | Fetch | Fetched
+)

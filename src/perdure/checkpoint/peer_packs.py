@@ -16,8 +16,9 @@ from perdure.checkpoint.memory_packs import APART, merged_index
 from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL, Packed
 from perdure.checkpoint.peer_messages import Fetch, Fetched, Held, PeerMessage, Reader, SaveName
 from perdure.clock import Deadline
-from perdure.codec.digest import tile_digests
-from perdure.errors import BlobMissing, LinkLost, PerdureError, ProtocolError, StorageError
+from perdure.codec.digest import digest, tile_digests
+from perdure.errors import BlobCorrupt, BlobMissing, LinkLost, PerdureError, ProtocolError, StorageError
+from perdure.state.save import packs_of
 from perdure.store import PackIndex
 from perdure.wire import Address, NodeLink, connect_node
 
@@ -54,7 +55,7 @@ class PeerPacks:
         with self._lock:
             known = self._index
         if known is None:
-            segments = [(packed.index, packed.nbytes, self._reader(number)) for number, packed in enumerate(self.packs)]
+            segments = [(each.index, each.nbytes, self._headers_of(i)) for i, each in enumerate(self.packs)]
             known = self._index = merged_index(segments, file=self.file)
         return known
 
@@ -85,8 +86,21 @@ class PeerPacks:
         for link in idle:
             link.close()
 
-    def _reader(self, number: int) -> Callable[[int, int], memoryview]:
-        return lambda start, nbytes: self.fetch(number * APART + start, nbytes)
+    def _headers_of(self, number: int) -> Callable[[int, int], memoryview]:
+        """The headers of a rank's packs: read once, compared with what the agent has announced, then given in parts."""
+        packed = self.packs[number]
+        room = {
+            placed.start: self.fetch(number * APART + placed.start, placed.plan.header_nbytes)
+            for placed in packs_of(packed.index)
+        }
+        if digest(b"".join(room.values())) != packed.headers:
+            raise BlobCorrupt(f"{self.file}: a pack is not the one that its node announced", file=self.file)
+
+        def read(start: int, nbytes: int) -> memoryview:
+            at = max(begin for begin in room if begin <= start)
+            return room[at][start - at : start - at + nbytes]
+
+        return read
 
     @contextmanager
     def _link(self) -> Iterator[NodeLink]:

@@ -332,8 +332,15 @@ class Restoring:
 
     def _adoptable(self, candidate: Candidate) -> bool:
         """Whether the agents can make the step durable as they hold it: each of them a part, and together all."""
-        holders = holders_of(self._views, *candidate.name)
+        holders = holders_of(self._views, *candidate.name, own=True)
         nodes = range(1 if self._peers is None else len(self._peers.addresses))
+        if len(holders) != next(
+            each.world
+            for view in self._views
+            for each in view.generations
+            if (each.session, each.seq) == candidate.name
+        ):
+            return False
         return all(len(of) == 1 for of in holders.values()) and {of[0] for of in holders.values()} == set(nodes)
 
 

@@ -9,7 +9,20 @@ from typing import Any
 from perdure.checkpoint.messages import Staged
 from perdure.errors import PerdureError
 
-__all__ = ["Action", "Broken", "Client", "Digest", "Drain", "Drained", "Exit", "Generation", "Grant", "Phase", "Tell"]
+__all__ = [
+    "Action",
+    "Broken",
+    "Client",
+    "Copy",
+    "Digest",
+    "Drain",
+    "Drained",
+    "Exit",
+    "Generation",
+    "Grant",
+    "Phase",
+    "Tell",
+]
 
 
 class Phase(Enum):
@@ -57,6 +70,8 @@ class Generation:
     new_epoch: int | None = None
     new_claim: str | None = None
     run: str = ""
+    copying: bool = False
+    """whether it is being sent to another node"""
     by: str = ""
     """the session whose nodes make it durable: that which made it, or that which went on from it"""
 
@@ -73,7 +88,7 @@ class Generation:
     @property
     def at_rest(self) -> bool:
         """Whether no thread reads its segments any more."""
-        return self.phase in (Phase.DURABLE, Phase.UNDRAINED)
+        return self.phase in (Phase.DURABLE, Phase.UNDRAINED) and not self.copying
 
     @property
     def epoch(self) -> int:
@@ -135,6 +150,13 @@ class Drained:
 
 
 @dataclass(frozen=True, slots=True)
+class Copy:
+    """Send ``generation`` to the node that keeps a copy."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
 class Broken:
     """A save has failed on this node before it was whole: tell the other nodes of its session."""
 
@@ -148,4 +170,4 @@ class Exit:
     """Nobody needs the agent any more."""
 
 
-Action = Grant | Tell | Digest | Drain | Broken | Exit
+Action = Grant | Tell | Digest | Copy | Drain | Broken | Exit
