@@ -133,3 +133,16 @@ def test_a_step_in_memory_alone_outlives_the_node_that_saved_it(place: Place, un
     assert again.began_at() == [6, 6], again.text()
     assert again.digests().items() <= undisturbed.items(), again.text()
     assert place.steps()[-1] == 12
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_one_rank_that_is_asked_to_stop_stops_all_nodes_at_one_saved_step(
+    place: Place, undisturbed: Digests, asked: int
+) -> None:
+    ranks = place.start("--steps", "500", "--every", "100", "--step-s", "0.05", nodes=AB)
+    ranks.await_line("^D 4 ", ranks=(0, 1))
+    ranks.kill(asked, signal.SIGTERM)
+    assert ranks.wait() == [128 + signal.SIGTERM if rank == asked else 143 for rank in (0, 1)], ranks.text()
+    steps = {max(step for rank, step in ranks.digests() if rank == each) for each in (0, 1)}
+    assert len(steps) == 1
+    assert place.steps() == list(steps)

@@ -109,6 +109,7 @@ class Agent:
             facts=self._facts,
             report=self._report,
             make=lambda nbytes: self._make(nbytes, "kept"),
+            page=lambda: next(iter(self._pages.values()), None),
         )
         self._stop = False
         self._results: deque[Callable[[], list[Action]]] = deque()

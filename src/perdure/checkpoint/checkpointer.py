@@ -263,6 +263,16 @@ class Checkpointer:
         return self._page
 
     @property
+    def several_nodes(self) -> bool:
+        """Whether ranks of more than one node take part, as their agents know."""
+        return self._peers is not None
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether the node's agent is there, and of several nodes those of all."""
+        return self._link is not None and not self._link.lost
+
+    @property
     def local_rank(self) -> int:
         """This rank's place on its node."""
         return self._placement.local_rank

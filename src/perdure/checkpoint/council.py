@@ -13,21 +13,38 @@ Each connection is served by a thread of its own (`admit`, `follow`); the drain 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Protocol
 
 from perdure.checkpoint.blame import another_save
 from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL
-from perdure.checkpoint.peer_messages import Ask, Broke, Copied, Made, Member, PartSaid, PeerMessage, SaveName, Undone
+from perdure.checkpoint.peer_messages import (
+    Ask,
+    Broke,
+    Copied,
+    Made,
+    Member,
+    PartSaid,
+    PeerMessage,
+    SaveName,
+    StopFirm,
+    StopLook,
+    StopSeen,
+    StopWanted,
+    Undone,
+)
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, PerdureError, ProtocolError, from_wire, to_wire
+from perdure.progress import MARGIN_STEPS
 from perdure.wire import Address, NodeLink, connect_node
 
-__all__ = ["Council"]
+__all__ = ["Council", "CouncilHost"]
 
 _KEPT = 64  # saves whose end is remembered, for those that come late
 _SEND_S = 60.0
+_LOOK_S = 8.0  # less than ranks wait for a step to become firm
 _ASK_S = 1.0  # between questions whether what is awaited will ever come
 _FOREVER_S = 3600.0
 
@@ -39,13 +56,36 @@ class _Save:
     error: PerdureError | None = None
 
 
-class Council:
-    """One session, as the agent of node ``node`` of ``nodes`` sees it.
+class CouncilHost(Protocol):
+    """What a council tells its agent; on any thread."""
 
-    ``on_broken`` is called with a save that failed elsewhere, ``on_asked`` with one whose part another node waits for,
-    and its step; ``on_copied`` with one that lies on two nodes everywhere, or why it does not; ``on_lost`` once, when
-    the council is lost. All on any thread.
-    """
+    def broken(self, name: SaveName, error: PerdureError) -> None:
+        """A save has failed on another node."""
+        ...
+
+    def asked(self, name: SaveName, step: int) -> None:
+        """Another node waits for this node's part of a save, which may never come."""
+        ...
+
+    def copied(self, name: SaveName, error: PerdureError | None) -> None:
+        """The packs of every node lie on another one too; or why they do not."""
+        ...
+
+    def lost(self, error: AgentLost) -> None:
+        """The council is lost; called once."""
+        ...
+
+    def look(self, proposed: int) -> int:
+        """Write ``proposed`` into the progress page and give the largest step that a rank has published then."""
+        ...
+
+    def firm(self, step: int) -> None:
+        """All ranks stop at ``step``."""
+        ...
+
+
+class Council:
+    """One session, as the agent of node ``node`` of ``nodes`` sees it."""
 
     def __init__(
         self,
@@ -56,14 +96,13 @@ class Council:
         node: int,
         nodes: int,
         commit_s: float,
-        on_broken: Callable[[SaveName, PerdureError], None],
-        on_asked: Callable[[SaveName, int], None],
-        on_copied: Callable[[SaveName, PerdureError | None], None],
-        on_lost: Callable[[AgentLost], None],
+        host: CouncilHost,
     ) -> None:
         self.session, self.secret, self.url, self.node, self.nodes, self.commit_s = (
             session, secret, url, node, nodes, commit_s)  # fmt: skip
-        self._on_broken, self._on_asked, self._on_copied, self._on_lost = on_broken, on_asked, on_copied, on_lost
+        self._host = host
+        self._seen: dict[int, dict[int, int]] = {}  # proposed step -> node -> the largest step there
+        self._agreeing = False
         self._copies: dict[SaveName, set[int]] = {}
         self.partner: Address | None = None
         """the agent that keeps copies of what this one holds"""
@@ -155,20 +194,31 @@ class Council:
                 if told is not None:
                     self._send(node, told)
                 else:
-                    self._on_asked(message.save, message.step)
+                    self._host.asked(message.save, message.step)
             case Copied():
                 why = None if message.error is None else from_wire(message.error)
                 if self.leads:
                     self._count_copy(node, message.save, why)
                 else:
-                    self._on_copied(message.save, why)
+                    self._host.copied(message.save, why)
+            case StopWanted() if self.leads:
+                self.stop_wanted()
+            case StopLook() if not self.leads:
+                found = self._host.look(message.proposed)
+                self._send(node, StopSeen(proposed=message.proposed, step=found))
+            case StopSeen() if self.leads:
+                with self._changed:
+                    self._seen.setdefault(message.proposed, {})[node] = message.step
+                    self._changed.notify_all()
+            case StopFirm() if not self.leads:
+                self._host.firm(message.step)
             case Made():
                 self._end(message.save, slot=message.slot, error=None)
             case Undone():
                 error = from_wire(message.error)
                 error.facts["final"] = message.final
                 self._end(message.save, slot=None, error=error)
-                self._on_broken(message.save, error)
+                self._host.broken(message.save, error)
             case _:
                 raise ProtocolError(f"node {node} sent a {type(message).__name__}, which is not for this one")
 
@@ -178,7 +228,7 @@ class Council:
                 return
             self._lost = AgentLost(f"the agent of node {node} is gone ({why})", node=node)
             self._changed.notify_all()
-        self._on_lost(self._lost)
+        self._host.lost(self._lost)
 
     # --- the node that commits ---------------------------------------------------------------------------------------
 
@@ -239,7 +289,7 @@ class Council:
         if self._end(name, slot=None, error=error):
             self._tell_all(name)
             if heard:
-                self._on_broken(name, error)
+                self._host.broken(name, error)
 
     def copied(self, name: SaveName, error: PerdureError | None) -> None:
         """This node's packs lie on another one too, or could not be brought there."""
@@ -260,7 +310,54 @@ class Council:
         told = Copied(save=name, error=None if error is None else to_wire(error))
         for member in members:
             self._send(member, told)
-        self._on_copied(name, error)
+        self._host.copied(name, error)
+
+    # --- where all stop ----------------------------------------------------------------------------------------------
+
+    def stop_wanted(self) -> None:
+        """A rank was asked to stop: agree on a step that lies ahead of all, as `perdure.progress.stop` tells.
+
+        On a thread.
+        """
+        if not self.leads:
+            self._send(0, StopWanted())
+            return
+        with self._changed:
+            if self._agreeing:
+                return
+            self._agreeing = True
+        threading.Thread(target=self._agree, name="stop", daemon=True).start()
+
+    def _agree(self) -> None:
+        try:
+            target = 0
+            while True:
+                steps = self._looks(target, Deadline.after(_LOOK_S, "the steps of all nodes"))
+                if target and max(steps) < target:
+                    break
+                target = max(steps) + MARGIN_STEPS
+            for node in list(self._links):
+                self._send(node, StopFirm(step=target))
+            self._host.firm(target)
+        except PerdureError:  # a node is gone, or slow: whoever still wants to stop asks again
+            self._agreeing = False
+
+    def _looks(self, proposed: int, deadline: Deadline) -> list[int]:
+        """The largest step of each node once all of them have seen ``proposed``."""
+        with self._changed:
+            self._seen.pop(proposed, None)
+            members = list(self._links)
+        for node in members:
+            self._send(node, StopLook(proposed=proposed))
+        own = self._host.look(proposed)
+        with self._changed:
+            while len(found := self._seen.get(proposed, {})) < len(members):
+                if self._lost is not None:
+                    raise self._lost
+                missing = ", ".join(f"node {node}" for node in members if node not in found)
+                deadline.check(missing)
+                self._changed.wait(min(0.5, deadline.left()))
+            return [own, *found.values()]
 
     def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None) -> bool:
         with self._changed:

@@ -325,6 +325,12 @@ class Machine:
         """Whether a complete generation has no digests yet; `restorable` is worth asking again soon."""
         return any(g.whole and not g.digested for g in self.generations)
 
+    def knows(self, session: str) -> bool:
+        """Whether ranks of ``session`` are here, or a generation that it is to make durable."""
+        return any(client.session == session for client in self.clients.values()) or any(
+            session in (each.session, each.by) for each in self.generations
+        )
+
     def drains_for(self, session: str) -> bool:
         """Whether a generation of ``session``'s is being written just now."""
         return self._draining is not None and self._draining.by == session

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 
 from msgspec.structs import replace
 
@@ -36,6 +37,7 @@ from perdure.checkpoint.vocabulary import Action, Broken, Client, Copy, Generati
 from perdure.checkpoint.wards import Wards, give
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, from_wire, to_wire
+from perdure.progress import Page, look
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
 from perdure.wire import NodeLink, connect_node
@@ -60,8 +62,10 @@ class Nodes:
         facts: Callable[[Generation], GenerationFacts],
         report: Callable[[Callable[[], list[Action]]], None],
         make: Callable[[int], Segment],
+        page: Callable[[], Page | None],
     ) -> None:
-        self._url, self._machine, self._packs, self._facts, self._report = url, machine, packs, facts, report
+        self._url, self._packs, self._facts = url, packs, facts
+        self._page, self.report, self.machine = page, report, machine
         self._councils: dict[str, Council] = {}
         self._disbanding: dict[str, AgentLost] = {}
         self._server = PeerServer(self._secret_of, self._serve)
@@ -96,10 +100,7 @@ class Nodes:
             node=join.node,
             nodes=join.nodes,
             commit_s=join.commit_s,
-            on_broken=lambda name, error: self._report(lambda: self._machine.broken(*name, error)),
-            on_asked=lambda name, step: self._report(lambda: self._machine.asked(*name, step)),
-            on_copied=lambda name, error: self._report(lambda: self._tell_copied(name, error)),
-            on_lost=lambda error: self._report(lambda: self._disband(session, error)),
+            host=_Session(self, session),
         )
         return [Tell(client.id, Joined(port=port))]
 
@@ -116,27 +117,36 @@ class Nodes:
                 council.meet(message.addresses, message.partner, deadline)
             except Exception as why:  # a bug too must be answered
                 error = to_wire(why)
-            self._report(lambda: self._met(client, error))
+            self.report(lambda: self._met(client, error))
 
         threading.Thread(target=meet, name="meet", daemon=True).start()
 
     def _met(self, client: Client, error: dict[str, object] | None) -> list[Action]:
         if error is None:
-            self._machine.partnered.add(client.session)
+            self.machine.partnered.add(client.session)
         return [Tell(client.id, Introduced(error=error))]
 
     def tick(self) -> list[Action]:
-        """Tell the ranks of sessions that have lost a node's agent, once this one has let go of their saves."""
-        return [action for session, error in list(self._disbanding.items()) for action in self._disband(session, error)]
+        """Tell the ranks of sessions that have lost a node's agent, once this one has let go of their saves.
 
-    def _disband(self, session: str, error: AgentLost) -> list[Action]:
-        self._machine.disbanded(session)
-        if self._machine.drains_for(session):
+        Forget sessions that are over; let those stop whose ranks were asked to.
+        """
+        for session, council in list(self._councils.items()):
+            if not self.machine.knows(session):
+                del self._councils[session]
+                council.close()
+            elif self._wants_to_stop(session):
+                council.stop_wanted()
+        return [action for session, error in list(self._disbanding.items()) for action in self.disband(session, error)]
+
+    def disband(self, session: str, error: AgentLost) -> list[Action]:
+        self.machine.disbanded(session)
+        if self.machine.drains_for(session):
             self._disbanding[session] = error
             return []
         self._disbanding.pop(session, None)
         message = Disband(error=to_wire(error))
-        return [Tell(c.id, message) for c in self._machine.clients.values() if c.session == session]
+        return [Tell(c.id, message) for c in self.machine.clients.values() if c.session == session]
 
     def broken(self, broken: Broken) -> None:
         """A save has failed on this node: tell the others, on a thread."""
@@ -144,6 +154,16 @@ class Nodes:
         if council is not None:
             name = (broken.session, broken.seq)
             threading.Thread(target=council.broke, args=(name, broken.error), name="broke", daemon=True).start()
+
+    # --- stopping ----------------------------------------------------------------------------------------------------
+
+    def page_of(self, session: str) -> Page | None:
+        """The progress page of the ranks of ``session``, if it is the newest."""
+        return self._page() if any(each.session == session for each in self.machine.clients.values()) else None
+
+    def _wants_to_stop(self, session: str) -> bool:
+        page = self.page_of(session)
+        return page is not None and page.firm == 0 and any(record.term for record in page.records())
 
     # --- copies ------------------------------------------------------------------------------------------------------
 
@@ -165,7 +185,7 @@ class Nodes:
                 error = from_wire(to_wire(why))
             if council is not None:
                 council.copied(generation.name, error)
-            self._report(lambda g=generation: self._machine.copied(g))  # type: ignore[misc]
+            self.report(lambda g=generation: self.machine.copied(g))  # type: ignore[misc]
 
     def _give(self, generation: Generation, council: Council) -> None:
         assert council.partner is not None
@@ -188,10 +208,10 @@ class Nodes:
         with link:
             give(link, deposit, lambda number: packs[number][1])
 
-    def _tell_copied(self, name: SaveName, error: PerdureError | None) -> list[Action]:
+    def tell_copied(self, name: SaveName, error: PerdureError | None) -> list[Action]:
         session, seq = name
         message = Reached(seq=seq, tier="peer", error=None if error is None else to_wire(error))
-        ranks = [c for c in self._machine.clients.values() if c.session == session and c.local_rank is not None]
+        ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
         return [Tell(client.id, message) for client in ranks]
 
     def with_kept(self, own: list[GenerationFacts]) -> list[GenerationFacts]:
@@ -230,7 +250,7 @@ class Nodes:
 
     def _held(self, save: SaveName) -> list[tuple[Packed, memoryview]]:
         """The packs of a save that can be restored from here."""
-        own = next((each for each in list(self._machine.generations) if each.name == save), None)
+        own = next((each for each in list(self.machine.generations) if each.name == save), None)
         packs: list[tuple[RankIndex, memoryview]] = []
         if own is not None and own.whole and own.digested:
             packs += self._packs(own)
@@ -240,6 +260,35 @@ class Nodes:
     def _secret_of(self, session: str) -> bytes | None:
         council = self._councils.get(session)
         return None if council is None else council.secret
+
+
+@dataclass(frozen=True, slots=True)
+class _Session:
+    """What the council of a session tells."""
+
+    nodes: Nodes
+    session: str
+
+    def broken(self, name: SaveName, error: PerdureError) -> None:
+        self.nodes.report(lambda: self.nodes.machine.broken(*name, error))
+
+    def asked(self, name: SaveName, step: int) -> None:
+        self.nodes.report(lambda: self.nodes.machine.asked(*name, step))
+
+    def copied(self, name: SaveName, error: PerdureError | None) -> None:
+        self.nodes.report(lambda: self.nodes.tell_copied(name, error))
+
+    def lost(self, error: AgentLost) -> None:
+        self.nodes.report(lambda: self.nodes.disband(self.session, error))
+
+    def look(self, proposed: int) -> int:
+        page = self.nodes.page_of(self.session)
+        return 0 if page is None else look(page, proposed)
+
+    def firm(self, step: int) -> None:
+        page = self.nodes.page_of(self.session)
+        if page is not None:
+            page.firm = step
 
 
 def _announced(packs: Sequence[tuple[RankIndex, memoryview]]) -> list[Packed]:

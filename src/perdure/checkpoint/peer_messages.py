@@ -29,6 +29,10 @@ __all__ = [
     "PeerMessage",
     "Reader",
     "SaveName",
+    "StopFirm",
+    "StopLook",
+    "StopSeen",
+    "StopWanted",
     "Undone",
 ]
 
@@ -98,6 +102,29 @@ class Copied(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     error: dict[str, Any] | None = None
 
 
+class StopWanted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stop-wanted"):
+    """A rank of this node was asked to stop: let all agree on a step (`perdure.progress.stop`)."""
+
+
+class StopLook(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stop-look"):
+    """Node 0 proposes a step (0: nothing yet); answered by `StopSeen` with the same step."""
+
+    proposed: int
+
+
+class StopSeen(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stop-seen"):
+    """The largest step that a rank of this node had published once ``proposed`` was written."""
+
+    proposed: int
+    step: int
+
+
+class StopFirm(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stop-firm"):
+    """All stop at ``step``."""
+
+    step: int
+
+
 class Deposit(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="deposit"):
     """The first message of an agent that wants its packs of a save to be kept here too. A `Bytes` for each follows."""
 
@@ -150,5 +177,22 @@ class Fetched(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 PeerMessage = (
-    Member | PartSaid | Ask | Broke | Made | Undone | Copied | Deposit | Bytes | Kept | Reader | Held | Fetch | Fetched
+    Member
+    | PartSaid
+    | Ask
+    | Broke
+    | Made
+    | Undone
+    | Copied
+    | StopWanted
+    | StopLook
+    | StopSeen
+    | StopFirm
+    | Deposit
+    | Bytes
+    | Kept
+    | Reader
+    | Held
+    | Fetch
+    | Fetched
 )

@@ -191,7 +191,7 @@ class Run:
             local = ckpt.local_rank
             self._record = page.rank(local)
             self._record.claim(rank=ckpt.rank)
-            self._agreement = StopAgreement(page, local_rank=local)
+            self._agreement = StopAgreement(page, local_rank=local, arbitrates=not ckpt.several_nodes)
         self._enter(Phase.RESTORING)
         if ckpt.restore(self._tree, step=step) is None:
             ckpt.tell(RestoreSkipped(where=where))
@@ -336,7 +336,9 @@ class Run:
         before = signal.getsignal(number)
 
         def asked(got: int, frame: FrameType | None) -> None:
-            alone = self._agreement is None and self.checkpointer.world > 1  # then nobody would stop with this rank
+            ckpt = self.checkpointer
+            nobody = self._agreement is None or (ckpt.several_nodes and not ckpt.has_agent)
+            alone = nobody and ckpt.world > 1  # then nobody would stop with this rank
             if os.getpid() != self._pid or self._signal is not None or self._over or alone:
                 signal.signal(got, before if before is not None else signal.SIG_DFL)
                 signal.raise_signal(got)  # the second time it ends at once
