@@ -54,7 +54,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--to", required=True)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--every", type=int, default=3)
+    parser.add_argument("--every", type=lambda text: text if text == "auto" else int(text), default=3)
+    parser.add_argument("--memory-every", type=int)
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--head-dtype", default="float32")
     parser.add_argument("--extra-layer", action="store_true")
@@ -228,6 +229,7 @@ def main() -> None:
             extra={"count": count},
             to=args.to,
             every=args.every,
+            memory_every=args.memory_every,
             step=args.step,
             agent=not args.no_agent,
             keep=args.keep,

@@ -112,7 +112,8 @@ class Flights:
             leaving = leaving_within_s is not None and not flight.alone and self._link is not None
             try:
                 if not flight.saved.settled:
-                    flight.saved.reached("memory" if leaving else "disk", leaving_within_s)
+                    memory = leaving or not flight.saved.durable
+                    flight.saved.reached("memory" if memory else "disk", leaving_within_s)
             except DeadlineExceeded as error:
                 self.failed(flight.saved, error)
             except PerdureError:
@@ -170,6 +171,9 @@ class Flights:
     def agent_lost(self, error: AgentLost) -> None:
         """On the link's thread: say so, and finish what was under way."""
         self._tell(AgentLostFact(reason=str(error), pid=error.facts.get("pid")), everywhere=True)
+        for flight in list(self._flights.values()):
+            if not flight.saved.durable:
+                self.failed(flight.saved, error)
         for flight in list(self._flights.values()):
             if flight.saved.error is not None:  # the agent may not have lived to tell the others
                 self._failures.tell(flight.saved.seq, flight.saved.error)

@@ -6,6 +6,8 @@ Theory. A *generation* is one save of all ranks of the node. It lives in segment
        |                                                               '------error------> UNDRAINED (still restorable)
        '--a rank left or failed--> gone
 
+A save that is to stay in memory ends in HELD once it is digested; it is drained only if a new session goes on from it.
+
 The newest complete generation is always kept: it is what a restarted rank comes back from. So a rank may fill a
 segment only if no kept generation lies in it; the others wait (back-pressure). A generation that is not complete
 within the time its ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held.
@@ -145,12 +147,13 @@ class Machine:
                 world=client.world,
                 local_world=client.local_world,
                 plan_id=begin.plan_id,
+                durable=begin.durable,
                 within_s=begin.within_s,
                 run=client.run,
                 by=client.session,
             )
             self.generations.append(generation)
-        if (generation.step, generation.plan_id) != (begin.step, begin.plan_id):
+        if (generation.step, generation.plan_id, generation.durable) != (begin.step, begin.plan_id, begin.durable):
             mismatch = another_save(generation.step, begin.step, seq=begin.seq, rank=client.rank)
             return self._fail(generation, mismatch, also=client.id) + self._settle()
         self._waiting.append(_Waiting(client, begin))
@@ -179,8 +182,9 @@ class Machine:
             generation.phase = Phase.UNDRAINED
             return [Digest(generation)]
         generation.phase = Phase.COMPLETE
-        self._queue.append(generation)
-        self._adopt_again(generation)
+        if generation.durable:
+            self._queue.append(generation)
+            self._adopt_again(generation)
         told: list[Action] = [
             Tell(c.id, Complete(seq=generation.seq, generation=generation.id)) for c in self._ranks_of(generation)
         ]
@@ -227,8 +231,14 @@ class Machine:
         return []
 
     def digested(self, generation: Generation) -> list[Action]:
-        """The digests of a generation are known: it can be restored."""
+        """The digests of a generation are known: it can be restored.
+
+        One that is to stay in memory is done with that.
+        """
         generation.digested = True
+        if not generation.durable:
+            generation.phase = Phase.HELD
+            self._slots[generation.id] = self.base_of(generation)
         if generation.session not in self.partnered or generation.session in self._disbanded:
             return self._settle()
         generation.copying = True
@@ -241,7 +251,8 @@ class Machine:
 
     def not_digested(self, generation: Generation, error: PerdureError) -> list[Action]:
         """A generation could not be hashed: it is no use."""
-        self._queue.remove(generation)
+        if generation in self._queue:
+            self._queue.remove(generation)
         return self._fail(generation, error) + self._settle()
 
     def drained(self, generation: Generation, result: Drained | PerdureError) -> list[Action]:
@@ -286,7 +297,7 @@ class Machine:
         if generation.phase is Phase.DURABLE:
             return [Tell(client.id, Adopted(generation=generation.id, slot=generation.slot, error=None))]
         generation.adopter, generation.by = client.id, client.session
-        if generation.phase is Phase.UNDRAINED:
+        if generation.phase in (Phase.UNDRAINED, Phase.HELD):
             generation.phase = Phase.COMPLETE
             self._queue.append(generation)
         return self._settle()

@@ -84,6 +84,8 @@ class Begin(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     step: int
     nbytes: int
     plan_id: str
+    durable: bool = True
+    """whether it is to be committed; else it stays in memory until a newer one is there"""
     within_s: float | None = None
     """seconds after which the save fails, naming the ranks that have not staged"""
 

@@ -28,11 +28,15 @@ class Saved:
     ``blocked_s`` is the time that training stood still for this save: in ``save`` and at the fence.
     """
 
-    def __init__(self, step: int, seq: int, *, stage_s: float, commit_s: float) -> None:
+    def __init__(self, step: int, seq: int, *, stage_s: float, commit_s: float, durable: bool = True) -> None:
         self.step = step
+        self.durable = durable
+        """whether it is to be committed; else it has settled once it is in memory"""
         self.seq = seq
         self.blocked_s = 0.0
         self.nbytes = 0
+        self.durable_s: float | None = None
+        """how long it took from the save to its commit, once it is committed"""
         self._stage_s = stage_s
         self._commit_s = commit_s
         self._changed = threading.Condition()
@@ -61,6 +65,10 @@ class Saved:
         """
         if tier not in ("memory", "peer", "disk"):
             raise CallError(f"there is no tier {tier!r}; tiers are 'memory', 'peer' and 'disk'", tier=tier)
+        if tier == "disk" and not self.durable:
+            raise CallError(
+                f"step {self.step} was saved to memory only, by request; it will not reach {tier}", tier=tier
+            )
         with self._changed:
 
             def done() -> bool:
@@ -89,8 +97,8 @@ class Saved:
 
     @property
     def settled(self) -> bool:
-        """Whether the save is durable or has failed."""
-        return self._outcome is not None or self._error is not None
+        """Whether the save is as durable as it is to be, or has failed."""
+        return self._outcome is not None or self._error is not None or (self._in_memory and not self.durable)
 
     @property
     def is_staged(self) -> bool:
@@ -119,6 +127,7 @@ class Saved:
         with self._changed:
             self._staged = self._in_memory = True
             self._outcome = outcome
+            self.durable_s = outcome.seconds
             self._changed.notify_all()
 
     def note_failed(self, error: PerdureError) -> None:

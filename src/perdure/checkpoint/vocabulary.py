@@ -33,6 +33,7 @@ class Phase(Enum):
     DRAINING = "draining"
     DURABLE = "durable"
     UNDRAINED = "undrained"
+    HELD = "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +60,7 @@ class Generation:
     world: int
     local_world: int
     plan_id: str
+    durable: bool = True
     within_s: float | None = None
     phase: Phase = Phase.FILLING
     since: float | None = None
@@ -88,7 +90,7 @@ class Generation:
     @property
     def at_rest(self) -> bool:
         """Whether no thread reads its segments any more."""
-        return self.phase in (Phase.DURABLE, Phase.UNDRAINED) and not self.copying
+        return self.phase in (Phase.DURABLE, Phase.UNDRAINED, Phase.HELD) and not self.copying
 
     @property
     def epoch(self) -> int:
