@@ -18,6 +18,7 @@ import msgspec
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import PROTOCOL, Hello, Join
+from perdure.checkpoint.partners import partners
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, PerdureError, ProtocolError, from_wire, to_wire
 from perdure.events import Fact, Notice
@@ -71,7 +72,7 @@ class Meeting:
     def hold(self) -> Met:
         """Meet; every rank calls it. Raises alike on every rank."""
         run: Run | None = None
-        proposal: dict[str, Any] = {"node": self.placement.node_id}
+        proposal: dict[str, Any] = {"node": self.placement.node_id, "domain": self.placement.failure_domain}
         if self.fabric.rank == 0:
             try:
                 run = self.open_run()
@@ -89,7 +90,8 @@ class Meeting:
         if self.start_agent is not None:
             link = self._meet_agent(place, session, said["run"])
             if link is not None and len(nodes) > 1:
-                link, addresses = self._meet_nodes(place, link, len(nodes), said["secret"])
+                partner = partners([told[ranks[0]]["domain"] for ranks in nodes])[place.node]
+                link, addresses = self._meet_nodes(place, link, len(nodes), said["secret"], partner)
                 peers = Peers(session, bytes.fromhex(said["secret"]), addresses)
         page = link.page if link is not None else self._share_page(place, len(nodes))
         return Met(session, run, link, page, place, peers if link is not None else None)
@@ -132,7 +134,7 @@ class Meeting:
         return None
 
     def _meet_nodes(
-        self, place: Placement, link: AgentLink, nodes: int, secret: str
+        self, place: Placement, link: AgentLink, nodes: int, secret: str, partner: int
     ) -> tuple[AgentLink | None, tuple[Address, ...]]:
         """Let the agents of all nodes meet; local rank 0 of each node speaks with its own."""
         problem: str | None = None
@@ -153,7 +155,7 @@ class Meeting:
         try:
             if speaks and problem is None and len(addresses) == nodes:
                 deadline = Deadline.after(within_s, "the agents of all nodes to meet")
-                link.introduce(addresses, (place.node + 1) % nodes, deadline)
+                link.introduce(addresses, partner, deadline)
         except PerdureError as error:
             problem = str(error)
         return self._all_or_none(link, problem), addresses

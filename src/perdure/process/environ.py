@@ -8,6 +8,7 @@
 | MASTER_ADDR, MASTER_PORT | where rank 0 of the process group listens | |
 | PERDURE_NODE | the node's name, where it is not the machine: nodes that are simulated on one, or are containers on it
 | |
+| PERDURE_DOMAIN | what fails together with this node (a rack, a switch); copies go to a node of another domain | |
 | PERDURE_JOB | the job's name, the same over all its attempts | TORCHELASTIC_RUN_ID |
 | PERDURE_ATTEMPT | how many attempts came before this one | TORCHELASTIC_RESTART_COUNT |
 | PERDURE_MARK | marks every process of the attempt; ``outer:inner`` where launchers nest | |
@@ -62,6 +63,7 @@ class Placement:
     mark: str | None = None
     events: str | None = None
     node_name: str | None = None
+    domain: str | None = None
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ) -> Placement:
@@ -89,6 +91,7 @@ class Placement:
             mark=env.get(MARK) or None,
             events=env.get("PERDURE_EVENTS") or None,
             node_name=env.get("PERDURE_NODE") or None,
+            domain=env.get("PERDURE_DOMAIN") or None,
         )
 
     @property
@@ -100,6 +103,11 @@ class Placement:
         except OSError:
             machine = ""
         return f"{platform.node()} {machine} {self.node_name or ''}".strip()
+
+    @property
+    def failure_domain(self) -> str:
+        """What fails together: the named domain, else the node."""
+        return self.node_id if self.domain is None else self.domain
 
     @property
     def agent_job(self) -> str:

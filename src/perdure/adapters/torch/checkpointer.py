@@ -97,4 +97,5 @@ def _of_group(placement: Placement, fabric: Fabric) -> Placement:
         mark=placement.mark,
         events=placement.events,
         node_name=placement.node_name,
+        domain=placement.domain,
     )
