@@ -31,7 +31,7 @@ def daly_s(cost_s: float, between_failures_s: float) -> float:
     """Seconds of work between saves that cost ``cost_s`` each (Daly, FGCS 22, 2006, equation 37).
 
     >>> round(daly_s(1.0, 20_000.0)), daly_s(100.0, 10.0)
-    (200, 10.0)
+    (199, 10.0)
     """
     if cost_s >= 2 * between_failures_s:
         return between_failures_s
