@@ -74,7 +74,7 @@ def same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
 
 
 @on_every_side
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15 if INTERPRETED else 50, deadline=None, derandomize=True)
 @given(
     dtype=st.sampled_from(DTYPE_NAMES),
     n=st.sampled_from(SIZES),
@@ -129,7 +129,7 @@ def test_raw_tiles_and_masked_ones_stand_in_one_frame(side: Side) -> None:
 def test_tiles_of_the_size_that_frames_have(side: Side) -> None:
     """4 MiB, with more than one tile: the accumulators go through 4095 blocks."""
     backend, device = side
-    tile_bytes = TILE_BYTES >> 6 if INTERPRETED else TILE_BYTES  # the interpreter would take half a minute
+    tile_bytes = TILE_BYTES >> 7 if INTERPRETED else TILE_BYTES  # the interpreter would take half a minute
     now, base = pair_of("bfloat16", tile_bytes + 501, 0.1, 3)
     base[: tile_bytes // 2] += 1
     masked = mask_on_device(now.to(device), base=base.to(device), tile_bytes=tile_bytes, backend=backend)
@@ -138,16 +138,18 @@ def test_tiles_of_the_size_that_frames_have(side: Side) -> None:
 
 
 @on_every_side
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "int16"])
-def test_all_patterns_of_16_bits_come_back_from_any_base(side: Side, dtype: str) -> None:
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_zeros_of_both_signs_and_every_kind_of_nan_are_told_apart(side: Side, dtype: str) -> None:
     backend, device = side
-    every = np.arange(0, 65536, dtype=np.uint16)
-    tensor = torch.from_numpy(every.view(np.int16)).view(torch_dtype(dtype))
-    for other in (every ^ np.uint16(0x8000), np.where(every % 3 == 0, every ^ 1, every)):  # NaN payloads, -0
-        base = torch.from_numpy(other.astype(np.uint16).view(np.int16)).view(torch_dtype(dtype))
-        coded = mask_on_device(tensor.to(device), base=base.to(device), backend=backend).frame()
-        assert coded == host_frame(tensor, base)
-        assert same_bits(unmask_on_device(coded, base=base.to(device), backend=backend), tensor)
+    special = np.array([0, 0x8000, 1, 0x7C00, 0x7C01, 0x7E00, 0x7F80, 0x7F81, 0x7FC0, 0x7FC1, 0x7FFF, 0xFF80, 0xFFFF])
+    now, base = (
+        torch.from_numpy(bits.ravel().astype(np.uint16).view(np.int16)).view(torch_dtype(dtype))
+        for bits in np.meshgrid(special, special)
+    )
+    masked = mask_on_device(now.to(device), base=base.to(device), backend=backend)
+    assert masked.frame() == host_frame(now, base)
+    assert masked.values.numel() in (special.size * (special.size - 1), special.size**2)  # raw, or all but the equal
+    assert same_bits(unmask_on_device(masked.frame(), base=base.to(device), backend=backend), now)
 
 
 def strided() -> Iterator[tuple[str, torch.Tensor]]:
@@ -240,7 +242,7 @@ def test_what_cannot_be_coded_is_refused_by_name(side: Side) -> None:
     backend, device = side
     one = torch.ones(8, device=device)
     for sparse in (one.to_sparse(), torch.ones(8, device="meta")):
-        with pytest.raises(CallError, match="sparse|meta"):
+        with pytest.raises(CallError, match=r"only dense|has no bytes"):
             mask_on_device(sparse, base=sparse, backend=backend)
     for tile_bytes in (0, 1, 5000, 1 << 27):
         with pytest.raises(CallError, match="tile_bytes"):
@@ -281,7 +283,7 @@ def ordered(bits: np.ndarray) -> np.ndarray:
 def test_distances_of_16_bits_are_those_of_the_specification(side: Side, dtype: str) -> None:
     backend, device = side
     every = np.arange(65536, dtype=np.uint16)
-    for other in (every[::-1], np.random.default_rng(8).permutation(every), every ^ np.uint16(0x8000), every * 0):
+    for other in (np.random.default_rng(8).permutation(every), every ^ np.uint16(0x8000)):
         now, base = (
             torch.from_numpy(bits.copy().view(np.int16)).view(torch_dtype(dtype)).to(device) for bits in (every, other)
         )

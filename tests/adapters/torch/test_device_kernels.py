@@ -1,4 +1,4 @@
-"""Triton's kernels without a GPU: interpreted, they do what the tests of the device codec ask; and they compile for GPUs.
+"""Triton's kernels without a GPU: interpreted, they do what the device codec's tests ask; and they compile for GPUs.
 
 What this cannot show is that the compiled code is right and fast; `test_device_codec.py` does the first where a GPU is.
 """
@@ -41,26 +41,11 @@ def test_the_kernels_interpreted_pass_every_test_of_the_device_codec() -> None:
     assert "skipped" not in done.stdout
 
 
-ELEMENT = ("u8", "i16", "i32", "i64")
-SIGNATURES: list[tuple[str, dict[str, str], dict[str, int]]] = [
-    *(
-        (name, {key: kind.replace("T", element) for key, kind in signature.items()}, {"STRETCH": 2048})
-        for element in ELEMENT
-        for name, signature in (
-            ("_mask", {"now": "*T", "before": "*T", "mask": "*u8", "counts": "*i64", "n": "i64"}),
-            ("_compact", {"now": "*T", "mask": "*u8", "starts": "*i64", "values": "*T", "n": "i64"}),
-            ("_restore", {"before": "*T", "mask": "*u8", "starts": "*i64", "values": "*T", "out": "*T", "n": "i64"}),
-        )
-    ),
-    *(
-        (name, signature, {"STRETCH": 2048, "MAGNITUDE": magnitude})
-        for element, magnitude in (("i8", 0x7F), ("i16", 0x7FFF))
-        for name, signature in (
-            ("_distance", {"now": f"*{element}", "before": f"*{element}", "out": "*i16", "n": "i32"}),
-            ("_add_distance", {"distance": "*i16", "before": f"*{element}", "out": f"*{element}", "n": "i32"}),
-        )
-    ),
-    ("_sum_blocks", {"words": "*u64", "keys": "*u64", "sums": "*u64", "n": "i32"}, {"BLOCKS": 8}),
+Form = tuple[str, dict[str, str], dict[str, int]]
+"""A kernel's name, the types of its arguments, and those that are constants."""
+
+DIGESTS: list[Form] = [
+    ("_sum_blocks", {"words": "*u64", "keys": "*u64", "sums": "*u64", "n": "i64"}, {"BLOCKS": 8}),
     (
         "_chain",
         {**dict.fromkeys(("sums", "keys", "first", "out"), "*u64"),
@@ -70,17 +55,58 @@ SIGNATURES: list[tuple[str, dict[str, str], dict[str, int]]] = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("target", [("cuda", 80, 32), ("hip", "gfx942", 64)], ids=["sm_80", "gfx942"])
-def test_the_kernels_compile_for_gpus_that_are_not_here(
+def of_elements(element: str) -> list[Form]:
+    """The kernels of `mask` for elements of this type, and those of distances if there are any."""
+    mask = [
+        ("_mask", {"now": element, "before": element, "mask": "*u8", "counts": "*i64"}),
+        ("_compact", {"now": element, "mask": "*u8", "starts": "*i64", "values": element}),
+        ("_restore", {"before": element, "mask": "*u8", "starts": "*i64", "values": element, "out": element}),
+    ]
+    bits, magnitude = {"*u8": ("*i8", 0x7F), "*i16": ("*i16", 0x7FFF)}.get(element, ("", 0))
+    distances = [
+        ("_distance", {"now": bits, "before": bits, "out": "*i16"}),
+        ("_add_distance", {"distance": "*i16", "before": bits, "out": bits}),
+    ]
+    return [
+        *((name, {**types, "n": "i64"}, {"STRETCH": 2048}) for name, types in mask),
+        *(
+            (name, {**types, "n": "i64"}, {"MAGNITUDE": magnitude, "STRETCH": 2048})
+            for name, types in distances
+            if bits
+        ),
+    ]
+
+
+def check_compiles(form: Form, target: GPUTarget) -> None:
+    name, types, constants = form
+    kernel = getattr(kernels, name)
+    source = ASTSource(
+        kernel,
+        {key: "constexpr" if key in constants else types[key] for key in kernel.arg_names},
+        {(kernel.arg_names.index(key),): value for key, value in constants.items()},
+    )
+    code = triton.compile(source, target=target).asm[{"cuda": "cubin", "hip": "hsaco"}[target.backend]]
+    assert len(code) > 1000
+
+
+def test_the_kernels_of_16_bits_compile_for_a_gpu_that_is_not_here(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    for form in of_elements("*i16") + DIGESTS:
+        check_compiles(form, GPUTarget("cuda", 80, 32))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "target", [("cuda", 80, 32), ("cuda", 90, 32), ("cuda", 100, 32), ("hip", "gfx942", 64)], ids=str
+)
+def test_every_form_of_the_kernels_compiles(
     target: tuple[str, Any, int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    machine_code = {"cuda": "cubin", "hip": "hsaco"}[target[0]]
-    for name, signature, constants in SIGNATURES:
-        kernel = getattr(kernels, name)
-        source = ASTSource(
-            kernel,
-            {**signature, **dict.fromkeys(constants, "constexpr")},
-            constexprs={(kernel.arg_names.index(key),): value for key, value in constants.items()},
-        )
-        assert triton.compile(source, target=GPUTarget(*target)).asm[machine_code]
+    forms = [form for element in ("*u8", "*i16", "*i32", "*i64") for form in of_elements(element)] + DIGESTS
+    for name, types, constants in forms:
+        check_compiles((name, types, constants), GPUTarget(*target))
+        if "n" in types:  # Triton makes another kernel where a size is 1
+            check_compiles((name, types, {**constants, "n": 1}), GPUTarget(*target))

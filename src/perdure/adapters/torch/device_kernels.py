@@ -102,7 +102,7 @@ def _sum_blocks(words, keys, sums, n, BLOCKS: tl.constexpr):
     tl.store(sums + block[:, None] * 8 + tl.arange(0, 8)[None, :], sum_, mask=(block < n)[:, None])
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["tiles", "blocks", "last_blocks", "stride"])  # one build for tensors of all sizes
 def _chain(
     sums, keys, first, out, tiles, blocks, last_blocks, stride, TILES: tl.constexpr, UNROLL: tl.constexpr
 ):  # fmt: skip
