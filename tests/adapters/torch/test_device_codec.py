@@ -126,6 +126,19 @@ def test_raw_tiles_and_masked_ones_stand_in_one_frame(side: Side) -> None:
 
 
 @on_every_side
+def test_a_tile_that_coding_leaves_as_long_as_it_was_is_raw(side: Side) -> None:
+    backend, device = side
+    base = torch.zeros(2048 + 64, dtype=torch.bfloat16)
+    for differ in (1919, 1920, 1921):  # of 2048 elements; their bits take as much room as 128 elements
+        now = base.clone()
+        now[:differ] = 1
+        coded = mask_on_device(now.to(device), base=base.to(device), tile_bytes=4096, backend=backend).frame()
+        assert coded == host_frame(now, base, 4096)
+        assert frame_info(coded).coded_nbytes == (min(256 + 2 * differ, 4096), 8)
+        assert same_bits(unmask_on_device(coded, base=base.to(device), backend=backend), now)
+
+
+@on_every_side
 def test_tiles_of_the_size_that_frames_have(side: Side) -> None:
     """4 MiB, with more than one tile: the accumulators go through 4095 blocks."""
     backend, device = side
@@ -201,11 +214,15 @@ def test_a_damaged_frame_is_refused(side: Side) -> None:
     second = info.header_nbytes + info.coded_nbytes[0]
     last_bits = second + -(-(3001 - 2048) // 8) - 1
 
-    def flipped(at: int, bit: int) -> bytes:
-        return coded[:at] + bytes([coded[at] ^ 1 << bit]) + coded[at + 1 :]
+    def flipped(at: int, bit: int, of: bytes = coded) -> bytes:
+        return of[:at] + bytes([of[at] ^ 1 << bit]) + of[at + 1 :]
+
+    first_set = coded[second] & -coded[second]
+    assert first_set, "the seed leaves the first byte of bits without a change"
+    as_many = flipped(last_bits, 7, flipped(second, first_set.bit_length() - 1))  # a bit that stands for no element
 
     assert same_bits(unmask_on_device(coded, base=on, backend=backend), now)
-    for hurt in (flipped(info.header_nbytes + 5, 3), flipped(second, 0), flipped(last_bits, 7)):
+    for hurt in (flipped(info.header_nbytes + 5, 3), flipped(second, 0), flipped(last_bits, 7), as_many):
         with pytest.raises(FormatRefused, match="no mask"):
             unmask_on_device(hurt, base=on, backend=backend)
     for hurt, tile in ((flipped(second - 1, 2), 0), (flipped(len(coded) - 1, 2), 1)):

@@ -176,8 +176,7 @@ def _bits_and_elements(
         mine, n = bits[bits_at : bits_at + mask_bytes], size // width
         part = data[at : at + coded]
         if coded == size:
-            mine[:] = 0xFF
-            mine[-1] >>= -n % 8
+            mine[:] = 0xFF  # unused bits too: nobody looks at them
             elements.append(part)
         else:
             if coded < mask_bytes:
