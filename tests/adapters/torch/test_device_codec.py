@@ -217,9 +217,10 @@ def test_a_damaged_frame_is_refused(side: Side) -> None:
     def flipped(at: int, bit: int, of: bytes = coded) -> bytes:
         return of[:at] + bytes([of[at] ^ 1 << bit]) + of[at + 1 :]
 
-    first_set = coded[second] & -coded[second]
-    assert first_set, "the seed leaves the first byte of bits without a change"
-    as_many = flipped(last_bits, 7, flipped(second, first_set.bit_length() - 1))  # a bit that stands for no element
+    changed = next(at for at in range(second, last_bits) if coded[at])
+    as_many = flipped(
+        last_bits, 7, flipped(changed, coded[changed].bit_length() - 1)
+    )  # a bit that stands for no element
 
     assert same_bits(unmask_on_device(coded, base=on, backend=backend), now)
     for hurt in (flipped(info.header_nbytes + 5, 3), flipped(second, 0), flipped(last_bits, 7), as_many):
