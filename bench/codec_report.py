@@ -1,0 +1,143 @@
+"""Say what `bench/codecs.py` found: tables for people, one JSON object for programs, a page of ratios for the docs."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from codec_measure import Sizes, Speed
+from codec_verdict import Verdict
+from perdure import _native
+
+__all__ = ["as_json", "machine_words", "page", "size_rows", "speed_rows", "text", "verdict_rows"]
+
+SIDES = ("bf16 cast", "zstd -3", "ZipNN", "XOR + zstd -3", "XOR + ZipNN")
+OURS = ("mask", "ulp", "ulp small", "planes", "planes on base")
+WHOLE = ("lossless", "rounding")
+
+PREFACE = """\
+Written by `./dev bench codecs --report FILE`; [3](../status/0003-codecs.md) says what was asked, and how far it came.
+Sizes are raw bytes over the bytes of whole frames, header and digests included; H0 is the order-0 entropy of the signed
+distance, "apart" puts each tensor into a frame of its own. Speeds are parts of the speed of one memcpy of the same
+bytes, and of the peer's, in the same run: processor time on one thread, wall time where a frame has several."""
+
+Row = tuple[str, ...]
+
+
+def size_rows(sizes: Sequence[Sizes]) -> list[Row]:
+    """One line a case: which bytes, how many changed, the order-0 entropy, and the ratio of every side."""
+    head = ("bytes", "dtype", "elements", "changed", "H0 bits", *SIDES, *OURS, "ulp/H0", "apart/H0")
+    rows = [head]
+    for size in sizes:
+        of_h0 = size.nbytes["ulp"] / size.h0_nbytes if "ulp" in size.nbytes and size.h0_nbytes else None
+        apart = size.apart[0] / size.apart[1] if size.apart and size.apart[1] else None
+        rows.append((
+            size.case, size.dtype, f"{size.elements:,}", number(size.changed, 100, "{:.2f} %"), number(size.h0_bits),
+            *(number(size.ratio(side)) for side in (*SIDES, *OURS)), number(of_h0), number(apart),
+        ))  # fmt: skip
+    return rows
+
+
+def whole_rows(wholes: Sequence[Sizes]) -> list[Row]:
+    """Whole states: the peers, what our codecs make of every tensor by itself, and with the weights' rounding."""
+    rows = [("whole state", "bytes", *SIDES, "lossless", "weights as rounding")]
+    rows += [(w.case, f"{w.raw_nbytes:,}", *(number(w.ratio(side)) for side in (*SIDES, *WHOLE))) for w in wholes]
+    return rows
+
+
+def speed_rows(speeds: Sequence[Speed], *, gbs: bool) -> list[Row]:
+    """One line a side: its speed as a part of memcpy's and of the peer's; ``gbs`` adds GB/s of raw input."""
+    absolute = ("enc GB/s", "dec GB/s") if gbs else ()
+    rows: list[Row] = [
+        ("bytes", "side", "simd", "threads", "enc/memcpy", "dec/memcpy", "peer", "enc/peer", "dec/peer", *absolute)
+    ]
+    for s in speeds:
+        peer = s.peer()
+        forth_s, back_s = s.peers[peer] if peer is not None else (None, None)
+        rows.append((
+            s.case, s.side, s.simd or "-", str(s.threads),
+            number(s.memcpy_s / s.encode_s), number(s.memcpy_s / s.decode_s), peer or "-",
+            number(forth_s and forth_s / s.encode_s, 1, "{:.2f}"), number(back_s and back_s / s.decode_s, 1, "{:.2f}"),
+            *((f"{s.gbs(s.encode_s):.2f}", f"{s.gbs(s.decode_s):.2f}") if gbs else ()),
+        ))  # fmt: skip
+    return rows
+
+
+def verdict_rows(verdicts: Sequence[Verdict], *, gbs: bool) -> list[Row]:
+    """One line an ask. Without ``gbs`` a speed is told as a part of a memcpy in the same run."""
+    rows: list[Row] = [("ask", "met", "worst", "of memcpy", "where")]
+    for v in verdicts:
+        met = {True: "met", False: "NOT MET", None: "not measured"}[v.met]
+        worst = "-" if v.worst is None or (v.unit == "GB/s" and not gbs) else f"{v.worst:.3f} {v.unit}"
+        rows.append((v.ask, met, worst, number(v.memcpy), v.at or "-"))
+    return rows
+
+
+def machine_words() -> str:
+    """The machine in neutral words: what a ratio can depend on."""
+    levels = ", ".join(reversed(_native.simd_levels()))
+    return f"{len(os.sched_getaffinity(0))} cores, {platform.machine()} with {levels}, load {os.getloadavg()[0]:.1f}"
+
+
+def text(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Sizes], speeds: Sequence[Speed],
+         verdicts: Sequence[Verdict]) -> str:  # fmt: skip
+    """Everything for a terminal."""
+    memcpy = sorted(s.gbs(s.memcpy_s) for s in speeds)
+    parts = ["\n".join(f"{name}: {value}" for name, value in facts.items())]
+    parts += ["Sizes: raw bytes over coded bytes", aligned(size_rows(sizes)), aligned(whole_rows(wholes))]
+    if memcpy:
+        parts += [
+            f"Speeds: best turns; one memcpy {memcpy[0]:.1f} to {memcpy[-1]:.1f} GB/s",
+            aligned(speed_rows(speeds, gbs=True)),
+        ]
+    return "\n\n".join([*parts, "Verdict", aligned(verdict_rows(verdicts, gbs=True))])
+
+
+def page(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Sizes], speeds: Sequence[Speed],
+         verdicts: Sequence[Verdict]) -> str:  # fmt: skip
+    """The page for docs/reports: ratios only."""
+    met = sum(v.met is True for v in verdicts)
+    parts = [
+        "# Codecs",
+        PREFACE,
+        "\n".join(f"- {name}: {value}" for name, value in facts.items()),
+        f"## Verdict: {met} of {len(verdicts)} met",
+        markdown(verdict_rows(verdicts, gbs=False)),
+        "## Sizes", markdown(size_rows(sizes)), markdown(whole_rows(wholes)),
+        "## Speeds", markdown(speed_rows(speeds, gbs=False)),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def as_json(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Sizes], speeds: Sequence[Speed],
+            verdicts: Sequence[Verdict]) -> dict[str, Any]:  # fmt: skip
+    """Everything, as it was measured."""
+    lists = {"sizes": sizes, "whole_states": wholes, "speeds": speeds, "verdicts": verdicts}
+    return {"facts": dict(facts), **{name: [asdict(item) for item in items] for name, items in lists.items()}}
+
+
+def number(value: float | None, times: float = 1, form: str = "{:.3f}") -> str:
+    """``value`` for a table; a dash for none, few digits for much."""
+    if value is None:
+        return "-"
+    return f"{times * value:,.0f}" if abs(value) >= 1000 else form.format(times * value)
+
+
+def aligned(rows: Sequence[Row]) -> str:
+    """Columns of equal width, words to the left and numbers to the right."""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    left = [any(row[i][:1].isalpha() for row in rows[1:]) for i in range(len(widths))]
+    return "\n".join("  ".join(cells(row, widths, left)).rstrip() for row in rows)
+
+
+def cells(row: Row, widths: Sequence[int], left: Sequence[bool]) -> Iterable[str]:
+    return (cell.ljust(w) if words else cell.rjust(w) for cell, w, words in zip(row, widths, left, strict=True))
+
+
+def markdown(rows: Sequence[Row]) -> str:
+    """A table of Markdown."""
+    lines = [f"| {' | '.join(row)} |" for row in rows]
+    return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
