@@ -30,7 +30,7 @@ Row = tuple[str, ...]
 def size_rows(sizes: Sequence[Sizes]) -> list[Row]:
     """One line a case: which bytes, how many changed, the order-0 entropy, and the ratio of every side."""
     head = ("bytes", "dtype", "elements", "changed", "H0 bits", *SIDES, *OURS, "ulp/H0", "apart/H0")
-    rows = [head]
+    rows: list[Row] = [head]
     for size in sizes:
         of_h0 = size.nbytes["ulp"] / size.h0_nbytes if "ulp" in size.nbytes and size.h0_nbytes else None
         apart = size.apart[0] / size.apart[1] if size.apart and size.apart[1] else None
@@ -43,7 +43,7 @@ def size_rows(sizes: Sequence[Sizes]) -> list[Row]:
 
 def whole_rows(wholes: Sequence[Sizes]) -> list[Row]:
     """Whole states: the peers, what our codecs make of every tensor by itself, and with the weights' rounding."""
-    rows = [("whole state", "bytes", *SIDES, "lossless", "weights as rounding")]
+    rows: list[Row] = [("whole state", "bytes", *SIDES, "lossless", "weights as rounding")]
     rows += [(w.case, f"{w.raw_nbytes:,}", *(number(w.ratio(side)) for side in (*SIDES, *WHOLE))) for w in wholes]
     return rows
 
@@ -115,7 +115,7 @@ def page(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Size
 def as_json(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Sizes], speeds: Sequence[Speed],
             verdicts: Sequence[Verdict]) -> dict[str, Any]:  # fmt: skip
     """Everything, as it was measured."""
-    lists = {"sizes": sizes, "whole_states": wholes, "speeds": speeds, "verdicts": verdicts}
+    lists: dict[str, Sequence[Any]] = {"sizes": sizes, "whole_states": wholes, "speeds": speeds, "verdicts": verdicts}
     return {"facts": dict(facts), **{name: [asdict(item) for item in items] for name, items in lists.items()}}
 
 

@@ -108,9 +108,9 @@ def of_zstd(level: int, case: Case) -> Side:
 
     def encode_all() -> list[Any]:
         if case.base is None:
-            return [forth.compress(case.data[at]) for at in tiles]
+            return [forth.compress(case.data[at].data) for at in tiles]
         return [
-            forth.compress(np.bitwise_xor(case.data[at], case.base[at], out=mixed[: case.data[at].size]))
+            forth.compress(np.bitwise_xor(case.data[at], case.base[at], out=mixed[: case.data[at].size]).data)
             for at in tiles
         ]
 

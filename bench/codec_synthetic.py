@@ -41,8 +41,8 @@ def synthetic(nbytes: int, *, seed: int = 0) -> Iterator[Case]:
     nan = random.integers(0x7F81, 0x8000, n).astype(np.uint16) | (base & np.uint16(0x8000))
     yield of("NaNs, payloads changed", nan, (nan & np.uint16(0xFF80)) | random.integers(1, 0x80, n).astype(np.uint16))
     for fraction in FRACTIONS:
-        yield of(f"{100 * fraction:g} % changed", moved(random, base, random.random(n) < fraction))
-    rows = np.repeat(random.random(n // ROW) < 0.05, ROW)
+        yield of(f"{100 * fraction:g} % changed", moved(random, base, random.uniform(size=n) < fraction))
+    rows = np.repeat(random.uniform(size=n // ROW) < 0.05, ROW)
     yield of(f"5 % of the rows of {ROW} changed", moved(random, base, rows))
     for dtype in OTHERS:
         yield of_dtype(random, dtype, n * 2)
@@ -54,7 +54,7 @@ def of_dtype(random: np.random.Generator, dtype: str, nbytes: int) -> Case:
     old = plausible(random, dtype, nbytes // width)
     elements = old.reshape(-1, width)
     new = elements.copy()
-    at = random.random(len(elements)) < 0.05
+    at = random.uniform(size=len(elements)) < 0.05
     new[at, 0] ^= np.uint8(1) if dtype == "bool" else random.integers(1, 8, at.sum(), np.uint8)
     return Case(f"{dtype}, 5 % changed", dtype, new.reshape(-1), old, alone=True)
 
@@ -64,9 +64,9 @@ def plausible(random: np.random.Generator, dtype: str, n: int) -> Bytes:
     if dtype == "int8":
         values: npt.NDArray[np.generic] = random.normal(0, 20, n).astype(np.int8)
     elif dtype == "int64":
-        values = random.zipf(1.3, n).clip(0, 50_000).astype(np.int64)
+        values = np.clip(random.zipf(1.3, n), 0, 50_000).astype(np.int64)
     elif dtype == "bool":
-        values = random.random(n) < 0.1
+        values = random.uniform(size=n) < 0.1
     elif dtype == "complex64":
         values = random.normal(0, DEVIATION, 2 * n).astype(np.float32)
     elif dtype == "float16":

@@ -128,9 +128,7 @@ def took(speed: Speed, way: str) -> float:
 def below(pairs: Sequence[Sizes], side: str, other: str) -> Verdict:
     """Whether ``side`` is smaller than ``other`` on every pair."""
     figures = [(s.nbytes[other] / s.nbytes[side], s.case) for s in pairs if other in s.nbytes]
-    worst = min(figures, default=None)
-    met = None if worst is None else worst[0] > 1
-    return Verdict(f"{side} below {other}: its bytes over ours", *(worst or (None, "")), met)
+    return told(f"{side} below {other}: its bytes over ours", min(figures, default=None), lambda worst: worst > 1)
 
 
 def at_least_peer(ask: str, sizes: Sequence[Sizes], side: str, peer: str) -> Verdict:
@@ -139,14 +137,17 @@ def at_least_peer(ask: str, sizes: Sequence[Sizes], side: str, peer: str) -> Ver
 
 def most(ask: str, limit: float, figures: Sequence[tuple[float, str]]) -> Verdict:
     """At most ``limit`` everywhere."""
-    worst = max(figures, default=None)
-    return Verdict(f"{ask} <= {limit}", *(worst or (None, "")), None if worst is None else worst[0] <= limit)
+    return told(f"{ask} <= {limit}", max(figures, default=None), lambda worst: worst <= limit)
 
 
 def least(ask: str, limit: float, figures: Sequence[tuple[float, str]]) -> Verdict:
     """At least ``limit`` everywhere."""
-    worst = min(figures, default=None)
-    return Verdict(f"{ask} >= {limit}", *(worst or (None, "")), None if worst is None else worst[0] >= limit)
+    return told(f"{ask} >= {limit}", min(figures, default=None), lambda worst: worst >= limit)
+
+
+def told(ask: str, worst: tuple[float, str] | None, holds: Callable[[float], bool]) -> Verdict:
+    """The verdict by the worst figure and where it was; not measured if there is none."""
+    return Verdict(ask, None, "", None) if worst is None else Verdict(ask, *worst, holds(worst[0]))
 
 
 def slowest(ask: str, limit: float, speeds: Sequence[Speed], took_s: Callable[[Speed], float]) -> Verdict:
