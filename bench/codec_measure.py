@@ -2,7 +2,8 @@
 
 Every side must give the bytes back, every frame must keep to its floor (raw + 64 bytes + 0.1 %): both end the run.
 A side on one thread is timed by the processor time of the process: on a machine that does other work too, wall time
-would count against whoever takes long, which are the peers. Sides on several threads have wall time, and their memcpy.
+would count against whoever takes long, which are the peers. Sides on several threads have wall time, as have then the
+memcpy and the peers that they are compared with.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from perdure.codec.ulp import KINDS
 
 __all__ = ["Sizes", "Speed", "floor_nbytes", "frame_sizes", "measure_sizes", "measure_speeds", "sides_of"]
 
+Seconds = tuple[float, float]  # by each clock
+PROCESSOR, WALL = 0, 1
+NEVER: Seconds = (float("inf"), float("inf"))
 CAST_BYTES = {"float32": 2, "float64": 2}  # of an element, as bfloat16; lossy, and no gain for the others
 
 
@@ -135,14 +139,12 @@ def checked(side: Side, case: Case) -> int:
 
 def sides_of(case: Case, *, levels: Sequence[str], threads: Sequence[int]) -> list[Side]:
     """The kernels that fit ``case`` at each level, the frame of the codec that is meant for it, and the peers."""
-    codecs = ["planes"] if case.base is None else ["mask", "planes"]
-    if case.base is not None and case.dtype in KINDS:
-        codecs.insert(0, "ulp")
-    made = [of_kernel(codec, case, simd=level) for level in levels for codec in codecs]
-    if codecs[0] == "ulp":
-        made += [of_kernel("ulp", case, simd=level, small=True) for level in levels]
-    made += [of_frames(codecs[0], case, simd=levels[0], threads=count) for count in threads]
-    return made + peers(case)
+    distances = case.base is not None and case.dtype in KINDS
+    kernels = [("ulp", False), ("ulp", True)] if distances else []
+    kernels += [("planes", False)] if case.base is None else [("mask", False), ("planes", False)]
+    made = [of_kernel(codec, case, simd=level, small=small) for level in levels for codec, small in kernels]
+    meant = "ulp" if distances else "planes"
+    return [*made, *(of_frames(meant, case, simd=levels[0], threads=count) for count in threads), *peers(case)]
 
 
 def measure_speeds(case: Case, sides: Sequence[Side], *, rounds: int) -> list[Speed]:
@@ -154,27 +156,32 @@ def measure_speeds(case: Case, sides: Sequence[Side], *, rounds: int) -> list[Sp
         coded[number] = side.encode()
         if not np.array_equal(np.asarray(side.decode(coded[number])), case.data):
             raise AssertionError(f"{side.name} ({side.simd}) of {case.name} does not come back as it was")
-    clocks = [time.process_time if side.threads == 1 else time.perf_counter for side in sides]
-    memcpy_s = dict.fromkeys(clocks, float("inf"))
-    best = [(float("inf"), float("inf"))] * len(sides)
+    memcpy, best = NEVER, [(NEVER, NEVER)] * len(sides)
     for _ in range(rounds):
-        for clock in memcpy_s:
-            memcpy_s[clock] = min(memcpy_s[clock], seconds(lambda: np.copyto(copy, case.data), clock))
-        for number, (side, clock) in enumerate(zip(sides, clocks, strict=True)):
+        memcpy = least(memcpy, took(lambda: np.copyto(copy, case.data)))
+        for number, side in enumerate(sides):
             side.prepare()
-            forth_s = seconds(side.encode, clock)
-            back_s = seconds(lambda side=side, number=number: side.decode(coded[number]), clock)  # type: ignore[misc]
-            best[number] = (min(best[number][0], forth_s), min(best[number][1], back_s))
+            forth = took(side.encode)
+            back = took(lambda side=side, number=number: side.decode(coded[number]))  # type: ignore[misc]
+            best[number] = (least(best[number][0], forth), least(best[number][1], back))
     _native.use_simd(_native.simd_levels()[-1])
-    others = {side.name: best[number] for number, side in enumerate(sides) if not side.simd}
-    return [
-        Speed(case.name, case.dtype, case.base is not None, side.name, side.simd, side.threads, case.data.size,
-              memcpy_s[clocks[number]], *best[number], case.origin, {} if not side.simd else others)
-        for number, side in enumerate(sides)
-    ]  # fmt: skip
+    made = []
+    for side, (forth, back) in zip(sides, best, strict=True):
+        clock = PROCESSOR if side.threads == 1 else WALL
+        others = {other.name: (f[clock], b[clock]) for other, (f, b) in zip(sides, best, strict=True) if not other.simd}
+        made.append(
+            Speed(case.name, case.dtype, case.base is not None, side.name, side.simd, side.threads, case.data.size,
+                  memcpy[clock], forth[clock], back[clock], case.origin, others if side.simd else {})
+        )  # fmt: skip
+    return made
 
 
-def seconds(work: Callable[[], object], clock: Callable[[], float]) -> float:
-    start = clock()
+def took(work: Callable[[], object]) -> Seconds:
+    """The seconds of ``work`` by each clock."""
+    wall, processor = time.perf_counter(), time.process_time()
     work()
-    return clock() - start
+    return time.process_time() - processor, time.perf_counter() - wall
+
+
+def least(a: Seconds, b: Seconds) -> Seconds:
+    return min(a[0], b[0]), min(a[1], b[1])

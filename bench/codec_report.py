@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -23,6 +23,9 @@ Written by `./dev bench codecs --report FILE`; [3](../status/0003-codecs.md) say
 Sizes are raw bytes over the bytes of whole frames, header and digests included; H0 is the order-0 entropy of the signed
 distance, "apart" puts each tensor into a frame of its own. Speeds are parts of the speed of one memcpy of the same
 bytes, and of the peer's, in the same run: processor time on one thread, wall time where a frame has several."""
+
+OF_MEMCPY = "Speeds as parts of one memcpy's:"
+OF_PEER = "Speeds as multiples of a peer's, ZipNN's where a Z stands, else zstd -3's; both after an XOR if on a base:"
 
 Row = tuple[str, ...]
 
@@ -48,22 +51,38 @@ def whole_rows(wholes: Sequence[Sizes]) -> list[Row]:
     return rows
 
 
-def speed_rows(speeds: Sequence[Speed], *, gbs: bool) -> list[Row]:
-    """One line a side: its speed as a part of memcpy's and of the peer's; ``gbs`` adds GB/s of raw input."""
-    absolute = ("enc GB/s", "dec GB/s") if gbs else ()
-    rows: list[Row] = [
-        ("bytes", "side", "simd", "threads", "enc/memcpy", "dec/memcpy", "peer", "enc/peer", "dec/peer", *absolute)
-    ]
+def speed_rows(speeds: Sequence[Speed], cell: Callable[[Speed], str]) -> list[Row]:
+    """One line a case, one column a side; ``cell`` says what of its speed."""
+    columns = list(dict.fromkeys(column(s) for s in speeds))
+    by_case: dict[str, dict[str, str]] = {}
     for s in speeds:
-        peer = s.peer()
-        forth_s, back_s = s.peers[peer] if peer is not None else (None, None)
-        rows.append((
-            s.case, s.side, s.simd or "-", str(s.threads),
-            number(s.memcpy_s / s.encode_s), number(s.memcpy_s / s.decode_s), peer or "-",
-            number(forth_s and forth_s / s.encode_s, 1, "{:.2f}"), number(back_s and back_s / s.decode_s, 1, "{:.2f}"),
-            *((f"{s.gbs(s.encode_s):.2f}", f"{s.gbs(s.decode_s):.2f}") if gbs else ()),
-        ))  # fmt: skip
-    return rows
+        by_case.setdefault(s.case, {})[column(s)] = cell(s)
+    rows = [(case, *(found.get(side, "-") for side in columns)) for case, found in by_case.items()]
+    return [("encode, decode", *columns), *rows]
+
+
+def column(speed: Speed) -> str:
+    """The side as the head of a column; a frame is of `ulp` where there are distances, of `planes` elsewhere."""
+    if speed.side.startswith("frame"):
+        return f"frame, {speed.threads} thread{'s' * (speed.threads > 1)}"
+    name = speed.side.removeprefix("XOR + ")
+    return f"{name}, {speed.simd}" if speed.simd else name
+
+
+def of_memcpy(s: Speed) -> str:
+    return f"{s.memcpy_s / s.encode_s:.2f}, {s.memcpy_s / s.decode_s:.2f}"
+
+
+def of_peer(s: Speed) -> str:
+    peer = s.peer()
+    if peer is None:
+        return "-"
+    forth_s, back_s = s.peers[peer]
+    return f"{forth_s / s.encode_s:.1f}, {back_s / s.decode_s:.1f} {'Z' * ('ZipNN' in peer)}".rstrip()
+
+
+def in_gbs(s: Speed) -> str:
+    return f"{s.gbs(s.encode_s):.2f}, {s.gbs(s.decode_s):.2f}"
 
 
 def verdict_rows(verdicts: Sequence[Verdict], *, gbs: bool) -> list[Row]:
@@ -71,7 +90,7 @@ def verdict_rows(verdicts: Sequence[Verdict], *, gbs: bool) -> list[Row]:
     rows: list[Row] = [("ask", "met", "worst", "of memcpy", "where")]
     for v in verdicts:
         met = {True: "met", False: "NOT MET", None: "not measured"}[v.met]
-        worst = "-" if v.worst is None or (v.unit == "GB/s" and not gbs) else f"{v.worst:.3f} {v.unit}"
+        worst = "-" if v.worst is None or (v.unit == "GB/s" and not gbs) else f"{v.worst:.4f} {v.unit}"
         rows.append((v.ask, met, worst, number(v.memcpy), v.at or "-"))
     return rows
 
@@ -85,14 +104,13 @@ def machine_words() -> str:
 def text(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Sizes], speeds: Sequence[Speed],
          verdicts: Sequence[Verdict]) -> str:  # fmt: skip
     """Everything for a terminal."""
-    memcpy = sorted(s.gbs(s.memcpy_s) for s in speeds)
     parts = ["\n".join(f"{name}: {value}" for name, value in facts.items())]
     parts += ["Sizes: raw bytes over coded bytes", aligned(size_rows(sizes)), aligned(whole_rows(wholes))]
+    memcpy = sorted(s.gbs(s.memcpy_s) for s in speeds if s.threads == 1)
     if memcpy:
-        parts += [
-            f"Speeds: best turns; one memcpy {memcpy[0]:.1f} to {memcpy[-1]:.1f} GB/s",
-            aligned(speed_rows(speeds, gbs=True)),
-        ]
+        parts += [f"Speeds in GB/s of raw input, best turns; one memcpy {memcpy[0]:.1f} to {memcpy[-1]:.1f}"]
+        parts += [aligned(speed_rows(speeds, in_gbs)), OF_MEMCPY, aligned(speed_rows(speeds, of_memcpy))]
+        parts += [OF_PEER, aligned(speed_rows(compared(speeds), of_peer))]
     return "\n\n".join([*parts, "Verdict", aligned(verdict_rows(verdicts, gbs=True))])
 
 
@@ -107,7 +125,8 @@ def page(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Size
         f"## Verdict: {met} of {len(verdicts)} met",
         markdown(verdict_rows(verdicts, gbs=False)),
         "## Sizes", markdown(size_rows(sizes)), markdown(whole_rows(wholes)),
-        "## Speeds", markdown(speed_rows(speeds, gbs=False)),
+        "## Speeds", OF_MEMCPY, markdown(speed_rows(speeds, of_memcpy)),
+        OF_PEER, markdown(speed_rows(compared(speeds), of_peer)),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 
@@ -117,6 +136,11 @@ def as_json(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[S
     """Everything, as it was measured."""
     lists: dict[str, Sequence[Any]] = {"sizes": sizes, "whole_states": wholes, "speeds": speeds, "verdicts": verdicts}
     return {"facts": dict(facts), **{name: [asdict(item) for item in items] for name, items in lists.items()}}
+
+
+def compared(speeds: Sequence[Speed]) -> list[Speed]:
+    """The sides that a peer was measured for."""
+    return [s for s in speeds if s.peers]
 
 
 def number(value: float | None, times: float = 1, form: str = "{:.3f}") -> str:
