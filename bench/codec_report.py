@@ -110,6 +110,7 @@ def text(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Size
     if memcpy:
         parts += [f"Speeds in GB/s of raw input, best turns; one memcpy {memcpy[0]:.1f} to {memcpy[-1]:.1f}"]
         parts += [aligned(speed_rows(speeds, in_gbs)), OF_MEMCPY, aligned(speed_rows(speeds, of_memcpy))]
+    if compared(speeds):
         parts += [OF_PEER, aligned(speed_rows(compared(speeds), of_peer))]
     return "\n\n".join([*parts, "Verdict", aligned(verdict_rows(verdicts, gbs=True))])
 
@@ -126,7 +127,7 @@ def page(facts: Mapping[str, str], sizes: Sequence[Sizes], wholes: Sequence[Size
         markdown(verdict_rows(verdicts, gbs=False)),
         "## Sizes", markdown(size_rows(sizes)), markdown(whole_rows(wholes)),
         "## Speeds", OF_MEMCPY, markdown(speed_rows(speeds, of_memcpy)),
-        OF_PEER, markdown(speed_rows(compared(speeds), of_peer)),
+        *([OF_PEER, markdown(speed_rows(compared(speeds), of_peer))] if compared(speeds) else []),
     ]  # fmt: skip
     return "\n\n".join(parts) + "\n"
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+import codec_sides
 from codec_cases import Case, Origin
 from codec_measure import Sizes, Speed, floor_nbytes, measure_sizes, measure_speeds, sides_of
 from codec_report import as_json, page, text
@@ -105,7 +106,12 @@ def test_the_floor_is_what_the_format_promises() -> None:
     assert [floor_nbytes(n) for n in (0, 999, 1000, 10**6)] == [64, 1063, 1065, 10**6 + 1064]
 
 
-def test_a_small_run_measures_every_made_input_and_says_so() -> None:
+@pytest.mark.parametrize("installed", [True, False])
+def test_a_small_run_measures_every_made_input_and_says_so(installed: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not installed:
+        for peer in ("zstandard", "ZipNN"):
+            monkeypatch.setattr(codec_sides, peer, None)
+        assert len(codec_sides.missing_peers()) == 2
     facts, level = {"machine": "a test"}, _native.simd_levels()[-1]
     sizes, speeds = [], []
     for case in synthetic(1 << 14):
@@ -118,6 +124,8 @@ def test_a_small_run_measures_every_made_input_and_says_so() -> None:
     assert all(size.case in text(*found) and size.case in page(*found) for size in sizes)
     assert "GB/s" in text(*found)
     assert len(as_json(*found)["sizes"]) == len(sizes)
+    assert ("multiples of a peer's" in text(*found)) == any(s.peers for s in speeds)
+    assert installed or not any(s.peers for s in speeds)
 
 
 def test_a_side_that_lies_ends_the_run() -> None:
