@@ -1,4 +1,5 @@
 // Which version of the codecs' loops an x86-64 processor takes.
+#include "cluster.h"
 #include "mask.h"
 #include "planes_split.h"
 #include "rans.h"
@@ -26,6 +27,11 @@ const rans::Kernels& rans::kernels(Simd level) {
 const planes::Splitter& planes::splitter(Simd level) {
     if (level == Simd::avx512 && moves_bytes()) return kAvx512Splitter;
     return level == Simd::scalar ? kScalarSplitter : kAvx2Splitter;
+}
+
+const cluster::Loops& cluster::loops(Simd level) {
+    if (level == Simd::avx512 && moves_bytes()) return kAvx512Loops;
+    return level == Simd::scalar ? kScalarLoops : kAvx2Loops;
 }
 
 const mask::Loops& mask::loops(Simd level) { return level == Simd::avx512 && moves_bytes() ? kAvx512Loops : kNoLoops; }
