@@ -1,10 +1,10 @@
 """The lossy codec `cluster`: moments of optimizers, each element within a known ratio of the truth.
 
-After BitSnap's cluster quantization (arXiv 2511.12376: clusters, 8-bit values within them). The clusters here are octaves
-of the number line, so that the relative error of every element is bounded, and an entropy coder gives frequent clusters
-short codes, where quantiles would give all of them the same (`bench/cluster.py` compares the two). Signs, zeros, numbers
-below the normal ones, infinities and NaNs come back exactly. `native/cluster.h` has the theory; docs/spec/codecs.md tells
-every byte.
+After BitSnap's cluster quantization (arXiv 2511.12376: clusters, 8-bit values within them). The clusters here are
+octaves of the number line, so that the relative error of every element is bounded, and an entropy coder gives frequent
+clusters short codes, where quantiles would give all of them the same (`bench/cluster.py` compares the two). Signs,
+zeros, numbers below the normal ones, infinities and NaNs come back exactly. `native/cluster.h` has the theory;
+docs/spec/codecs.md tells every byte.
 """
 
 from __future__ import annotations

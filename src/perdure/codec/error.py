@@ -1,7 +1,7 @@
 """How far what a lossy frame decodes to is from what was encoded: measured by the encoder, stored in the frame.
 
-Sums are kept in 16 lanes (element i belongs to lane i mod 16), each added up in the order of the elements, then the lanes
-in order, then the tiles in order: so the same numbers come out on every machine, bit for bit.
+Sums are kept in 16 lanes (element i belongs to lane i mod 16), each added up in the order of the elements, then the
+lanes in order, then the tiles in order: so the same numbers come out on every machine, bit for bit.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def measure(tile: Bytes, decoded: Bytes) -> TileError:
     """The error of the float32 numbers of ``decoded`` against those of ``tile``, both uint8[4 n]; releases the lock."""
     sums, counts = np.zeros(4, np.float64), np.zeros(2, np.uint64)
     _error(tile, decoded, sums, counts)
-    return TileError(*sums.tolist(), *counts.tolist())
+    largest, relative, sum_relative, sum_square = sums.tolist()
+    n_finite, n_relative = counts.tolist()
+    return TileError(largest, relative, sum_relative, sum_square, n_finite, n_relative)
 
 
 def total(tiles: Iterable[TileError]) -> FrameError:
@@ -85,6 +87,4 @@ def total(tiles: Iterable[TileError]) -> FrameError:
         sum_square += tile.sum_square
         n_finite += tile.n_finite
         n_relative += tile.n_relative
-    return FrameError(
-        largest, relative, sum_relative / max(n_relative, 1), math.sqrt(sum_square / max(n_finite, 1))
-    )
+    return FrameError(largest, relative, sum_relative / max(n_relative, 1), math.sqrt(sum_square / max(n_finite, 1)))

@@ -25,9 +25,8 @@ def float32_error(
     before, after = as_bytes(data), as_bytes(decoded)
     if before.size != after.size or before.size % 4 or sums.shape != (4,) or counts.shape != (2,):
         raise ValueError("two equally long arrays of float32 are compared, into 4 sums and 2 counts")
-    x, y = _rows(before), _rows(after)
-    finite = np.isfinite(x)
-    x, y = (np.where(finite, part, np.float32(0)).astype(np.float64) for part in (x, y))
+    finite = np.isfinite(_rows(before))
+    x, y = (np.where(finite, _rows(part), np.float32(0)).astype(np.float64) for part in (before, after))
     some = x != 0
     distance = np.abs(x - y)
     relative = np.where(some, distance / np.where(some, np.abs(x), 1), 0)

@@ -1,8 +1,8 @@
 """A frame: one tensor as self-describing, checksummed bytes.
 
-Encoding and decoding are pure, and bit-exact on every dtype, NaN payloads included, but for codecs that are lossy: their
-frames say so and by how much. What a frame looks like is told in `perdure.codec.header`; how its tiles are coded, in
-`perdure.codec.stages`.
+Encoding and decoding are pure, and bit-exact on every dtype, NaN payloads included, but for codecs that are lossy:
+their frames say so and by how much. What a frame looks like is told in `perdure.codec.header`; how its tiles are coded,
+in `perdure.codec.stages`.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ def encode(
     n + 64 + n/1000 bytes (up to 6 dimensions or so; each costs 1 to 9 bytes), whatever the codec: a tile that does not
     get smaller is stored as it is. The frame is the same on every machine and for any number of threads.
 
-    The codec `cluster` is lossy: for moments of optimizers that may be a little off, and for nothing that must come back
-    as it was. ``frame_info(frame).error`` tells by how much.
+    The codec `cluster` is lossy: for moments of optimizers that may be a little off, and for nothing that must come
+    back as it was. ``frame_info(frame).error`` tells by how much; its level "small" is coarser.
 
-    Raises: `CallError` if codec, dtype or level is unknown, the codec does not take the dtype, or dtype and shape do not
-    fit the array's bytes.
+    Raises: `CallError` if codec, dtype or level is unknown, the codec does not take the dtype, or dtype and shape do
+    not fit the array's bytes.
 
     >>> frame = encode(np.arange(3, dtype=np.float32))
     >>> len(frame), decode(frame)
@@ -123,8 +123,8 @@ def _lossy_parts(
     """
     if dtype not in stage.dtypes:
         raise CallError(
-            f"the codec {stage.name!r} takes {', '.join(stage.dtypes)}, not {dtype}: convert the tensor to one of these, "
-            "or use a codec that gives back every bit, such as 'planes'",
+            f"the codec {stage.name!r} takes {', '.join(stage.dtypes)}, not {dtype}: convert the tensor to one of these"
+            " or use a codec that gives back every bit, such as 'planes'",
             codec=stage.name,
             dtype=dtype,
         )

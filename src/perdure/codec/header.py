@@ -22,10 +22,10 @@ All integers are little-endian. A frame is a header and then its coded tiles, on
 | | 16 a tile | digest of the decoded tile, if there is more than one tile |
 
 The digest of the decoded bytes is that of the one tile; of several, the XXH3-128 of their digests one after another; of
-none, that of the empty string. A frame is lossy if its codec is, and only then; its digests are those of what it decodes
-to, not of what was encoded. The error is, in this order: the largest absolute one, the largest relative one, the mean
-relative one, the root of the mean square of the absolute ones. Anything that a writer would not have written is refused, so that a frame has one
-spelling.
+none, that of the empty string. A frame is lossy if its codec is, and only then; its digests are those of what it
+decodes to, not of what was encoded. The error is, in this order: the largest absolute one, the largest relative one,
+the mean relative one, the root of the mean square of the absolute ones. Anything that a writer would not have written
+is refused, so that a frame has one spelling.
 """
 
 from __future__ import annotations

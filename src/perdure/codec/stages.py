@@ -44,9 +44,8 @@ RAW: Final = Raw()
 LOSSY: Final[Mapping[str, Lossy]] = MappingProxyType({Cluster.name: Cluster()})
 """The codecs that do not give back every bit, by name."""
 
-CODECS: Final[Mapping[str, ArrayToBytes]] = MappingProxyType(
-    {codec.name: codec for codec in (RAW, Mask(), Ulp(), Planes(), *LOSSY.values())}
-)
+_ALL: Final[tuple[ArrayToBytes, ...]] = (RAW, Mask(), Ulp(), Planes(), *LOSSY.values())
+CODECS: Final[Mapping[str, ArrayToBytes]] = MappingProxyType({codec.name: codec for codec in _ALL})
 """Every codec by name."""
 
 
