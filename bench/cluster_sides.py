@@ -64,6 +64,22 @@ def int8(x: Floats) -> tuple[Floats, int]:
     return back.ravel()[: x.size].astype(np.float32), x.size + 4 * len(scale)
 
 
+def dynamic8(x: Floats) -> tuple[Floats, int]:
+    """The 256 values of 8-bit optimizers (arXiv 2110.02861): seven decades up to the largest, finer at the top."""
+    values = [0.0, 1.0]
+    for decade in range(7):
+        edges = np.linspace(0.1, 1, 2 ** (decade + (x >= 0).all()) + 1)
+        middles = (edges[:-1] + edges[1:]) / 2 * 10.0 ** (decade - 6)
+        values += [*middles, *(-middles if (x < 0).any() else ())]
+    table = np.sort(np.array(values))
+    blocks = np.pad(x, (0, -x.size % _BLOCK)).reshape(-1, _BLOCK)
+    scale = np.abs(blocks).max(axis=1, keepdims=True)
+    scale[scale == 0] = 1
+    nearest = np.searchsorted((table[:-1] + table[1:]) / 2, (blocks / scale).ravel())
+    back = table[nearest].reshape(blocks.shape) * scale
+    return back.ravel()[: x.size].astype(np.float32), x.size + 4 * len(scale)
+
+
 def quantiles(clusters: int) -> Callable[[Floats], tuple[Floats, int]]:
     """BitSnap's cluster quantization as far as it is known: clusters of equally many elements, 256 even steps in each.
 
@@ -90,6 +106,7 @@ SIDES = (
     Side("bf16 cast", bfloat16, resumed=True),
     Side("bf16 cast + planes", bfloat16_coded),
     Side("int8, blocks of 2048", int8, resumed=True),
+    Side("dynamic int8, 2048", dynamic8, resumed=True),
     Side("16 quantile clusters", quantiles(16)),
     Side("256 quantile clusters", quantiles(256)),
 )

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.codec import DTYPES, TILE_BYTES, cluster_twin, decode, digest, encode, error_twin, frame_info
+from perdure.codec import DTYPES, TILE_BYTES, cluster_twin, decode, decode_tile, digest, encode, error_twin, frame_info
 from perdure.codec.cluster import VALUE_BITS
 from perdure.codec.error import FrameError
 from perdure.codec.header import render
@@ -182,10 +182,14 @@ def test_the_frame_is_the_same_for_any_number_of_threads_and_has_an_error_over_a
     m[TILE_BYTES // 4 : TILE_BYTES // 2] = RNG.integers(0, 1 << 23, TILE_BYTES // 4, dtype=np.uint32).view(np.float32)
     frame = encode(m, codec="cluster", threads=1)
     assert frame == encode(m, codec="cluster", threads=3)
+    assert frame == encode(m, codec="cluster", base=m)  # of which it makes no use
     info = frame_info(frame)
     assert info.coded_nbytes[1] == TILE_BYTES  # all subnormal: raw
     assert info.error is not None
     y = decode(frame, threads=2)
+    last = np.zeros(y.nbytes - 2 * TILE_BYTES, np.uint8)
+    decode_tile(info, 2, frame[-info.coded_nbytes[2] :], last)
+    assert last.tobytes() == y[TILE_BYTES // 2 :].tobytes()
     check_error(m, y, info.error)
     kept_promises(m, y, 8)
 

@@ -49,7 +49,7 @@ def encode(
 
     For a dtype that NumPy lacks, pass the bytes: a uint8 array (or one of the unsigned type of the same width) with the
     true ``dtype`` and, where it differs from ``array.shape``, the true ``shape``. ``base`` is an earlier state of the
-    same tensor, given in the same way, for codecs that store differences; raw makes no use of it. ``level`` is
+    same tensor, given in the same way, for codecs that store differences; raw and cluster use none. ``level`` is
     ``"small"`` for a smaller frame that takes longer to make. ``threads`` share the tiles; the interpreter's lock is
     released in the heavy parts. An array that is not contiguous is copied first. The frame of n bytes has at most
     n + 64 + n/1000 bytes (up to 6 dimensions or so; each costs 1 to 9 bytes), whatever the codec: a tile that does not
