@@ -19,6 +19,11 @@ bool moves_bytes() {
 
 }  // namespace
 
+const cluster::Loops& cluster::loops(Simd level) {
+    if (level == Simd::avx512 && moves_bytes()) return kAvx512Loops;
+    return level == Simd::scalar ? kScalarLoops : kAvx2Loops;
+}
+
 const rans::Kernels& rans::kernels(Simd level) {
     if (level == Simd::avx512 && moves_bytes()) return kAvx512;
     return level == Simd::scalar ? kScalar : kAvx2;
@@ -27,11 +32,6 @@ const rans::Kernels& rans::kernels(Simd level) {
 const planes::Splitter& planes::splitter(Simd level) {
     if (level == Simd::avx512 && moves_bytes()) return kAvx512Splitter;
     return level == Simd::scalar ? kScalarSplitter : kAvx2Splitter;
-}
-
-const cluster::Loops& cluster::loops(Simd level) {
-    if (level == Simd::avx512 && moves_bytes()) return kAvx512Loops;
-    return level == Simd::scalar ? kScalarLoops : kAvx2Loops;
 }
 
 const mask::Loops& mask::loops(Simd level) { return level == Simd::avx512 && moves_bytes() ? kAvx512Loops : kNoLoops; }
