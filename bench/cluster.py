@@ -104,15 +104,18 @@ def table_of_curves(
 
 
 def table_of_speeds(x: Floats, rounds: int) -> None:
-    """Print the speed of whole frames for one thread beside a memcpy, best of all turns."""
+    """Print the speed of whole frames for one thread beside a memcpy, best of all turns.
+
+    Seconds are those that the thread was on a processor, so that what else the machine does counts little.
+    """
     x = np.resize(x, 4 << 20)
     copy, out = np.empty_like(x), np.empty_like(x)
     best: dict[str, float] = {}
 
     def turn(name: str, work: Callable[[], object]) -> None:
-        start = time.perf_counter()
+        start = time.thread_time()
         work()
-        best[name] = min(best.get(name, 9e9), time.perf_counter() - start)
+        best[name] = min(best.get(name, 9e9), time.thread_time() - start)
 
     frame = encode(x, codec="cluster")
     for _ in range(rounds):
@@ -139,7 +142,7 @@ def main() -> None:
     parser.add_argument("--width", type=int, default=128, help="a multiple of 32")
     parser.add_argument("--batch", type=int, default=4, help="sequences of 128 bytes in a step")
     parser.add_argument("--threads", type=int, default=1, help="threads of the training")
-    parser.add_argument("--rounds", type=int, default=8, help="turns of the speeds")
+    parser.add_argument("--rounds", type=int, default=30, help="turns of the speeds")
     options = parser.parse_args()
     if options.at <= 10 or not 2 <= options.orders <= options.all_orders:
         parser.error("--at must be above 10, --orders from 2 to --all-orders")
