@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
-SHARED = ("mask", "planes", "planes_split", "rans_model", "rans_scalar", "simd", "ulp")
-X86 = ("codec_levels_x86", "simd_x86", "mask_*", "planes_split_*", "rans_*_avx2", "rans_*_avx512")
+SHARED = ("cluster", "mask", "planes", "planes_split", "rans_model", "rans_scalar", "simd", "ulp")
+X86 = ("cluster_*", "codec_levels_x86", "simd_x86", "mask_*", "planes_split_*", "rans_*_avx2", "rans_*_avx512")
 PORTABLE = ("codec_levels_portable", "simd_portable")
 
 

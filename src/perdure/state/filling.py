@@ -121,6 +121,9 @@ class Filling:
             framed, head_nbytes = read_header(source, entry, first)
             with self._lock:
                 self.report.read_nbytes += head_nbytes
+                if framed.info.error is not None:
+                    error = max(framed.info.error.max_relative, self.report.lossy.get(first.name, 0.0))
+                    self.report.lossy[first.name] = error
             return Wanted(entry, transfers, framed)
         if (entry.dtype, entry.shape) != stored_as(first.dtype, first.piece.box.shape):
             raise BlobCorrupt(

@@ -17,7 +17,7 @@ from perdure.store.pack import PackEntry
 __all__ = ["read_header"]
 
 _PROBE_BYTES = 4096  # holds the header of a frame of up to 200 tiles, so mostly one read is enough
-_FIXED_BYTES = 56
+_FIXED_BYTES = 88  # with the digest of a base and an error
 _SIZE = slice(12, 16)
 _TILE_LOG2 = 9
 _LEAST_LOG2 = 12

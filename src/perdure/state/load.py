@@ -8,7 +8,7 @@ read, is planned again by the header of the next copy, for the tiles that it is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from perdure.state.crew import Buffers, work_off
@@ -70,5 +70,15 @@ def load(
     work_off(opening, threads=min(crew, len(opening)))
     reading = [partial(filling.carry_out, job) for each in jobs for job in each]
     work_off(reading, threads=min(crew, len(reading)))
-    filling.report.notes = list(dict.fromkeys(filling.report.notes))
-    return filling.report
+    report = filling.report
+    report.notes = [*dict.fromkeys(report.notes), *_told(report.lossy)]
+    return report
+
+
+def _told(lossy: Mapping[str, float]) -> list[str]:
+    """One sentence for all lossy tensors, which names the worst, or none."""
+    if not lossy:
+        return []
+    worst = max(lossy, key=lossy.__getitem__)
+    others = f" and {len(lossy) - 1} other tensors are" if len(lossy) > 2 else " and another tensor are"
+    return [f"{worst}{others if len(lossy) > 1 else ' is'} lossy: relative error up to {lossy[worst]:.2g}"]
