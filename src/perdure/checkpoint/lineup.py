@@ -70,12 +70,13 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
         for each in view.generations
         if each.slot is not None and (name := (each.session, each.seq)) in everywhere
     }
+    durable = {(each.session, each.seq) for view in views for each in view.generations if each.slot is not None}
     head = chain[0] if chain else None
     found: list[Candidate] = []
     uncommitted = [
         (generation.epoch, generation.seq, generation.step, name)
         for name, generation in everywhere.items()
-        if name not in by_slot.values()
+        if name not in durable
         and name not in committed
         and (head is None or (generation.epoch, generation.seq) > (head.epoch, head.seq))
     ]
