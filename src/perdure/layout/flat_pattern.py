@@ -8,8 +8,10 @@ is a few boxes of the whole tensor (`flat_boxes`).
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cached_property, lru_cache
+from functools import cached_property, lru_cache, reduce
 from math import prod
+from operator import or_
+from typing import NamedTuple
 
 from perdure.errors import LayoutError
 from perdure.layout.box import Box
@@ -86,6 +88,15 @@ def _pattern(inner: CutPattern, axis: Axis, starts: tuple[int, ...], widths: tup
     return FlatPattern(inner, axis, starts, widths)
 
 
+class _Buffer(NamedTuple):
+    """Where a rank's own tensor begins in its buffer, how long slices are; the own tensor's shape and pieces."""
+
+    start: int
+    width: int
+    shape: tuple[int, ...]
+    inner: tuple[Piece, ...]
+
+
 class FlatPattern(Pattern):
     """What the slices hold of one tensor.
 
@@ -97,7 +108,7 @@ class FlatPattern(Pattern):
         super().__init__((inner, axis, starts, widths))
         self._inner, self._axis = inner, axis
         self._buffers = {
-            rank: (start, width, inner.own_shape(rank))
+            rank: _Buffer(start, width, inner.own_shape(rank), inner.of_rank(rank))
             for rank, start, width in zip(inner.ranks, starts, widths, strict=True)
         }
         self._known: dict[int, tuple[Piece, ...]] = {}
@@ -112,7 +123,7 @@ class FlatPattern(Pattern):
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         found = []
-        for rank, (start, width, shape) in self._buffers.items():
+        for rank, (start, width, shape, _) in self._buffers.items():
             if prod(shape):
                 slices = range(start // width, (start + prod(shape) - 1) // width + 1)
                 found += [rank + i * self._axis.stride for i in slices]
@@ -125,8 +136,8 @@ class FlatPattern(Pattern):
 
     @cached_property
     def _whole(self) -> Box:
-        boxes = [piece.box for rank in self._inner.ranks for piece in self._inner.of_rank(rank)]
-        return Box(tuple(map(min, zip(*(b.lo for b in boxes)))), tuple(map(max, zip(*(b.hi for b in boxes)))))
+        boxes = [piece.box for buffer in self._buffers.values() for piece in buffer.inner]
+        return reduce(or_, boxes)
 
     def of_rank(self, rank: int) -> tuple[Piece, ...]:
         known = self._known.get(rank)
@@ -138,8 +149,8 @@ class FlatPattern(Pattern):
         found: dict[Box, set[int]] = {}
         for holding in self._inner.touching(box):
             for rank in holding.ranks:
-                start, width, shape = self._buffers[rank]
-                inner = self._inner.piece(rank, holding.box)
+                start, width, shape, pieces = self._buffers[rank]
+                inner = next(piece for piece in pieces if piece.box == holding.box)
                 here = (box & inner.box).relative_to(inner.box).shift(inner.place.lo)
                 first = start + _flat(shape, here.lo)
                 last = start + _flat(shape, tuple(high - 1 for high in here.hi))
@@ -155,12 +166,11 @@ class FlatPattern(Pattern):
         buffer = self._buffers.get(rank - i * stride) if rank >= 0 else None
         if buffer is None:
             return
-        start, width, shape = buffer
+        start, width, shape, inner = buffer
         low, high = max(i * width, start), min((i + 1) * width, start + prod(shape))
         if low >= high:
             return
         at = low - i * width
-        inner = self._inner.of_rank(rank - i * stride)
         for local in flat_boxes(shape, start=low - start, stop=high - start):
             for box in _global(local, inner):
                 yield Piece(rank, box, Box((at,), (at + box.size,)))

@@ -149,10 +149,16 @@ class Layout(Mapping[str, TensorLayout]):
 
     def of_rank(self, rank: int) -> Layout:
         """The part of this layout that ``rank`` holds; tensors of which it holds nothing are left out."""
-        held = {name: tensor.of_rank(rank) for name, tensor in self._tensors.items()}
-        return Layout(
-            {name: TensorLayout(self[name].shape, pieces, self[name].dtype) for name, pieces in held.items() if pieces}
-        )
+        held: dict[tuple[Pattern, int], Pieces] = {}  # what lies alike is looked at once, and lies alike afterwards
+        found: dict[str, TensorLayout] = {}
+        for name, tensor in self._tensors.items():
+            key = tensor.placed.pattern, tensor.placed.first
+            pieces = held.get(key)
+            if pieces is None:
+                pieces = held[key] = tensor.placed.part(rank)
+            if len(pieces):
+                found[name] = TensorLayout(tensor.shape, pieces, tensor.dtype)
+        return Layout(found)
 
     def check(self) -> None:
         """Raise `LayoutError`, naming the tensor and the boxes, unless the pieces of every tensor tile it."""

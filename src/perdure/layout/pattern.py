@@ -199,6 +199,10 @@ class Pieces(Sequence[Piece]):
         """The pieces of ``rank``."""
         return self._moved(self.pattern.of_rank(rank - self.first))
 
+    def part(self, rank: int) -> Pieces:
+        """The pieces of ``rank``, and no others."""
+        return Pieces(Listed(self.pattern.of_rank(rank - self.first)), self.first)
+
     def piece(self, rank: int, box: Box) -> Piece:
         """The piece of ``rank`` that is ``box``, one of its boxes."""
         return self._moved((self.pattern.piece(rank - self.first, box),))[0]

@@ -29,7 +29,7 @@ class Piece:
 
     def __post_init__(self) -> None:
         fits = self.place.shape == self.box.shape or (self.place.ndim == 1 and self.place.size == self.box.size)
-        if not fits or self.rank < 0 or any(low < 0 for low in self.place.lo):
+        if not fits or self.rank < 0 or min(self.place.lo, default=0) < 0:
             raise LayoutError(f"rank {self.rank} cannot hold box {self.box} at {self.place}", rank=self.rank)
 
     @classmethod

@@ -1,18 +1,24 @@
 """Choose among ranks that hold the same: the nearest, and among equally near ones whoever has sent the least so far.
 
-Greedy and deterministic. A choice costs a step in a heap, however many replicas there are: loads only grow, so that an
-entry of a heap whose load is no longer true is put back when it comes up.
+Greedy and deterministic. One choice is a step in a heap, however many replicas there are: loads only grow, so that an
+entry whose load is no longer true is put back when it comes up. Many choices of one size are made at once: the holder
+with load L would be taken when the least load is L, L + size, L + 2 size ..., so the first of all these times in order are
+what one choice after the other would have found.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from heapq import heapify, heapreplace
+
+import numpy as np
 
 __all__ = ["Choice", "Distance"]
 
 Distance = Callable[[int, int], int]
 """``distance(source_rank, dest_rank)``: how far; less is nearer. It must answer the same on every rank, always."""
+
+_MANY = 16
 
 
 class Choice:
@@ -34,7 +40,22 @@ class Choice:
         if len(ranks) == 1:
             self.take(ranks[0], dest, nbytes)
             return ranks[0]
-        ranks = self._near(ranks, dest)
+        return self._least(self._near(ranks, dest), nbytes)
+
+    def among_each(self, ranks: tuple[int, ...], dests: Sequence[int], nbytes: int) -> list[int]:
+        """As `among` for each of ``dests`` in turn, where equally near ones are taken together."""
+        if self._distance is None or len(ranks) == 1:
+            return self._least_each(ranks, len(dests), nbytes)
+        by_near: dict[tuple[int, ...], list[int]] = {}
+        for number, dest in enumerate(dests):
+            by_near.setdefault(self._near(ranks, dest), []).append(number)
+        found = [0] * len(dests)
+        for near, numbers in by_near.items():
+            for number, rank in zip(numbers, self._least_each(near, len(numbers), nbytes), strict=True):
+                found[number] = rank
+        return found
+
+    def _least(self, ranks: tuple[int, ...], nbytes: int) -> int:
         heap = self._heaps.get(ranks)
         if heap is None:
             heap = self._heaps[ranks] = [(self._load.get(rank, 0), rank) for rank in ranks]
@@ -47,6 +68,18 @@ class Choice:
                 heapreplace(heap, (load + nbytes, rank))
                 return rank
             heapreplace(heap, (now, rank))
+
+    def _least_each(self, ranks: tuple[int, ...], count: int, nbytes: int) -> list[int]:
+        if count < _MANY:
+            return [self._least(ranks, nbytes) for _ in range(count)]
+        loads = np.array([self._load.get(rank, 0) for rank in ranks], np.int64)
+        most = min(count, int(loads.max() - loads.min()) // nbytes + -(-count // len(ranks)) + 1)  # that one can be given
+        times = (loads[:, None] + nbytes * np.arange(most)).ravel()
+        holders = np.argsort(times, kind="stable")[:count] // most  # at equal times the lower rank
+        given = np.bincount(holders, minlength=len(ranks)).tolist()
+        for rank, load, n in zip(ranks, loads.tolist(), given, strict=True):
+            self._load[rank] = load + n * nbytes
+        return [ranks[holder] for holder in holders.tolist()]
 
     def score(self, source: int, dest: int) -> tuple[int, int, int]:
         """How good ``source`` is for ``dest`` just now: less is better. Nobody is nearer than the rank itself."""

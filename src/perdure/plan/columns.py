@@ -12,6 +12,7 @@ from functools import lru_cache
 from heapq import heapify, heappop, heappush
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perdure.layout.box import Box
 from perdure.layout.layout import TensorLayout
@@ -76,14 +77,14 @@ def columns_of(have: TensorLayout, want: TensorLayout, sources: Sources, choice:
         return outline.columns
     first, width = have.placed.first, want.element_bytes
     shift = want.placed.first - first
-    source = outline.columns.source.copy()
-    for row, fragment, dest in outline.open:
-        holders = outline.holders[fragment]
-        own = holders.get(dest + shift)
-        if own is None:
-            ranks = _from(outline.ranks[fragment], first)
-            own = holders[choice.among(ranks, dest + shift + first, outline.sizes[row] * width) - first]
-        source[row] = own
+    source, asking = _own(outline, shift)
+    if asking:
+        source = source.copy()
+        for fragment, rows, dests in asking:
+            holders = outline.holders[fragment]
+            nbytes = outline.sizes[fragment] * width
+            taken = choice.among_each(_from(outline.ranks[fragment], first), [dest + first for dest in dests], nbytes)
+            source[rows] = [holders[rank - first] for rank in taken]
     return replace(outline.columns, source=source)
 
 
@@ -91,15 +92,40 @@ def columns_of(have: TensorLayout, want: TensorLayout, sources: Sources, choice:
 class _Outline:
     """Columns without the sources that are to be chosen.
 
-    ``open`` has the rows where that is so: the row, the number of its fragment, the rank that wants it. ``holders`` has
-    for each fragment the position of each rank's piece, and ``ranks`` the ranks. Ranks are those of the patterns.
+    ``open`` has the rows where that is so: by the number of the fragment, each row and the rank that wants it. For each
+    fragment, ``sizes`` has its elements, ``holders`` the position of each rank's piece, ``ranks`` the ranks. Ranks are
+    those of the patterns.
     """
 
     columns: Columns
+    open: dict[int, list[tuple[int, int]]]
     sizes: list[int]
-    open: list[tuple[int, int, int]]
     holders: list[dict[int, int]]
     ranks: list[tuple[int, ...]]
+
+
+@lru_cache(maxsize=256)
+def _own(outline: _Outline, shift: int) -> tuple[NDArray[np.int32], list[tuple[int, list[int], list[int]]]]:
+    """The sources, with those filled in that a rank holds itself, and what is still open: fragment, rows, who asks.
+
+    ``shift`` is how far the ranks of what is wanted are beyond those of what is held; those who ask are counted as the
+    latter.
+    """
+    source = outline.columns.source.copy()
+    asking = []
+    for fragment, wanting in outline.open.items():
+        holders = outline.holders[fragment]
+        rows, dests = [], []
+        for row, rank in wanting:
+            own = holders.get(rank + shift)
+            if own is None:
+                rows.append(row)
+                dests.append(rank + shift)
+            else:
+                source[row] = own
+        if rows:
+            asking.append((fragment, rows, dests))
+    return source, asking
 
 
 @lru_cache(maxsize=4096)
@@ -128,14 +154,14 @@ def _outline(have: Pattern, want: Pattern) -> _Outline:
     dest = np.repeat(np.array([position for position, _ in pieces], np.int32), counts)
     lo, hi = bounds(boxes, have.ends[0].box.ndim if have.ends else 0)
     only = np.array([next(iter(each.values())) if len(each) == 1 else -1 for each in holders], np.int32)
-    source = only[fragment_of] if rows else np.empty(0, np.int32)
-    size = np.array([box.size for box in boxes], np.int64)[fragment_of] if rows else np.empty(0, np.int64)
-    of_row = fragment_of.tolist()
-    dest_ranks = [piece.rank for _, piece in pieces]
-    wants = np.repeat(np.array(dest_ranks, np.int64), counts)
-    open_ = [(row, of_row[row], int(wants[row])) for row in np.flatnonzero(source < 0).tolist()]
-    columns = Columns(lo[fragment_of], hi[fragment_of], source, dest, size)
-    return _Outline(columns, size.tolist() if open_ else [], open_, holders, ranks)
+    source = only[fragment_of]
+    sizes = np.array([box.size for box in boxes], np.int64)
+    wants = np.repeat(np.array([piece.rank for _, piece in pieces], np.int64), counts)
+    open_: dict[int, list[tuple[int, int]]] = {}
+    for row in np.flatnonzero(source < 0).tolist():
+        open_.setdefault(int(fragment_of[row]), []).append((row, int(wants[row])))
+    columns = Columns(lo[fragment_of], hi[fragment_of], source, dest, sizes[fragment_of])
+    return _Outline(columns, open_, sizes.tolist(), holders, ranks)
 
 
 def _chosen_columns(have: TensorLayout, want: TensorLayout, sources: Sources, choice: Choice) -> Columns:

@@ -21,6 +21,8 @@ from operator import itemgetter
 from perdure.errors import NotCovered, StateMismatch
 from perdure.layout.box import Box
 from perdure.layout.layout import Layout, TensorLayout
+from perdure.layout.pattern import Pattern, Pieces
+from perdure.layout.piece import Piece
 from perdure.plan.choice import Choice, Distance
 from perdure.plan.columns import chosen, columns_of
 from perdure.plan.move import Move
@@ -83,9 +85,26 @@ def _written_out(
     name: str, have: TensorLayout, want: TensorLayout, sources: Sources, choice: Choice
 ) -> Iterator[Move]:
     width = want.element_bytes
+    if sources.sole:
+        for box, source, dest in _sole(have.placed.pattern, have.placed.first, want.placed.pattern, want.placed.first):
+            choice.take(source.rank, dest.rank, box.size * width)
+            yield Move(name, box, source, dest, box.size * width)
+        return
     for piece in want.pieces:
         for box, holding, rank in chosen(piece, sources, have.placed.first, width, choice):
             yield Move(name, box, have.placed.piece(rank, holding.box), piece, box.size * width)
+
+
+@lru_cache(maxsize=4096)
+def _sole(have: Pattern, have_first: int, want: Pattern, want_first: int) -> tuple[tuple[Box, Piece, Piece], ...]:
+    """Box, source and destination of the moves between patterns that leave no choice."""
+    held, sources = Pieces(have, have_first), sources_of(have, want)
+    return tuple(
+        (part.box, held.piece(have_first + part.holding.ranks[0], part.holding.box), piece)
+        for piece in Pieces(want, want_first)
+        if not piece.box.empty
+        for part in sources.fragments[piece.box]
+    )
 
 
 def _refuse_mismatch(name: str, have: TensorLayout, want: TensorLayout) -> None:
