@@ -72,14 +72,18 @@ class Choice:
     def _least_each(self, ranks: tuple[int, ...], count: int, nbytes: int) -> list[int]:
         if count < _MANY:
             return [self._least(ranks, nbytes) for _ in range(count)]
-        loads = np.array([self._load.get(rank, 0) for rank in ranks], np.int64)
-        most = min(count, int(loads.max() - loads.min()) // nbytes + -(-count // len(ranks)) + 1)  # that one can be given
-        times = (loads[:, None] + nbytes * np.arange(most)).ravel()
-        holders = np.argsort(times, kind="stable")[:count] // most  # at equal times the lower rank
-        given = np.bincount(holders, minlength=len(ranks)).tolist()
-        for rank, load, n in zip(ranks, loads.tolist(), given, strict=True):
-            self._load[rank] = load + n * nbytes
-        return [ranks[holder] for holder in holders.tolist()]
+        loads = np.fromiter((self._load.get(rank, 0) for rank in ranks), np.int64, len(ranks))
+        # As water that is poured over the loads: up to its level, and no higher, somebody is taken.
+        filled = count * nbytes + np.cumsum(np.sort(loads))
+        level = int((filled // np.arange(1, len(ranks) + 1)).min()) + 1
+        low = np.flatnonzero(loads <= level)
+        most = min(count, (level - int(loads.min())) // nbytes + 1)
+        times = (loads[low, None] + nbytes * np.arange(most)).ravel()
+        chosen = np.argsort(times, kind="stable")[:count] // most  # at equal times the lower rank
+        for at, n in enumerate(np.bincount(chosen).tolist()):
+            holder = ranks[low[at]]
+            self._load[holder] = self._load.get(holder, 0) + n * nbytes
+        return [ranks[at] for at in low[chosen].tolist()]
 
     def score(self, source: int, dest: int) -> tuple[int, int, int]:
         """How good ``source`` is for ``dest`` just now: less is better. Nobody is nearer than the rank itself."""
