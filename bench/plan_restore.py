@@ -1,13 +1,10 @@
 """How long does it take to plan the restore of a model on ten thousand ranks, cut in another way?
 
-The state of Llama-70B (bf16 parameters, fp32 master and both moments: 2,892 tensors) on TP8 x PP8 x DP156, from TP4 x
-PP16 x DP156, in two forms. ``zero1``: parameters are replicated over the data-parallel axis, and what the optimizer has
-lies in flat buffers that this axis cuts, as in Megatron. ``sharded``: that axis cuts every tensor, as FSDP does.
-``stored`` counts one copy of each replicated parameter as there to be taken, as in a store where one rank wrote it.
-
-Asked are 10 s and 4 GB for the plan of all ranks, in one process, and 50 ms for what one rank reads. The peer is the same
-planner with every piece of every tensor written out and nothing shared, on one of 80 layers. Each plan is made in a
-process of its own.
+The state of Llama-70B (2,892 tensors; `bench/llama.py` has the forms) on TP8 x PP8 x DP156, from TP4 x PP16 x DP156.
+Asked are 10 s and 4 GB for the plan of all ranks, in one process, and 50 ms for what one rank reads. *One rank* is
+planned from layouts, and *a restore's* part is what `Checkpointer.restore` does before it reads: names matched with the
+catalog of a step, and a transfer for every block. The peer is the same planner with every piece of every tensor written
+out and nothing shared, on one of 80 layers. Each is asked in a process of its own; the first rank stands apart.
 """
 
 from __future__ import annotations
@@ -20,74 +17,21 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 
-from perdure.layout import ByHead, ByLayer, Cut, Even, Fused, Layout, Mesh, Piece, Rule, TensorLayout, cut_tensor, flat_cut
+from llama import FORMS, LAYERS, llama
+from perdure.layout import Box, EvenGrid, Layout, Piece, TensorLayout
 from perdure.plan import audit, reshard
+from perdure.state.index import Catalog, CatalogTensor, piece_key
+from perdure.state.items import Held, Memory, TensorItem
+from perdure.state.match import match
+from perdure.state.stored import Segment, StoredPieces
+from perdure.state.transfers import transfers_of
 
-LAYERS, HIDDEN, HEADS, KV_HEADS, FFN, VOCAB, DP = 80, 8192, 64, 8, 28672, 128256, 156
-STATES = {"param": "bfloat16", "master": "float32", "exp_avg": "float32", "exp_avg_sq": "float32"}
 HAVE, WANT = (4, 16), (8, 8)
 ASKED_S, ASKED_OWN_MS, ASKED_GB = 10.0, 50.0, 4.0
-FORMS = ("zero1", "zero1 stored", "sharded")
-
-
-def tensors(*, fused: bool = False) -> Iterator[tuple[str, int | None, tuple[int, ...], tuple[Cut, ...]]]:
-    """Each tensor: its name, its layer (-1 for those before the first, None after the last), its shape, its cuts."""
-    head = HIDDEN // HEADS
-    rows, kv, columns = Cut("tp", 0, Even()), Cut("tp", 0, ByHead(KV_HEADS)), Cut("tp", 1, Even())
-    yield "embed", -1, (VOCAB, HIDDEN), (rows,)
-    for layer in range(LAYERS):
-        at = f"layers.{layer:02}"
-        if fused:
-            qkv: tuple[tuple[int, Rule], ...] = tuple((n * head, ByHead(n)) for n in (HEADS, KV_HEADS, KV_HEADS))
-            width = (HEADS + 2 * KV_HEADS) * head
-            yield f"{at}.qkv", layer, (width, HIDDEN), (Cut("tp", 0, Fused(qkv)),)
-            yield f"{at}.gate_up", layer, (2 * FFN, HIDDEN), (Cut("tp", 0, Fused(((FFN, Even()), (FFN, Even())))),)
-        else:
-            yield f"{at}.q", layer, (HEADS * head, HIDDEN), (rows,)
-            yield f"{at}.k", layer, (KV_HEADS * head, HIDDEN), (kv,)
-            yield f"{at}.v", layer, (KV_HEADS * head, HIDDEN), (kv,)
-            yield f"{at}.gate", layer, (FFN, HIDDEN), (rows,)
-            yield f"{at}.up", layer, (FFN, HIDDEN), (rows,)
-        yield f"{at}.o", layer, (HIDDEN, HIDDEN), (columns,)
-        yield f"{at}.down", layer, (HIDDEN, FFN), (columns,)
-        yield f"{at}.norm1", layer, (HIDDEN,), ()
-        yield f"{at}.norm2", layer, (HIDDEN,), ()
-    yield "norm", None, (HIDDEN,), ()
-    yield "head", None, (VOCAB, HIDDEN), (rows,)
-
-
-def llama(tp: int, pp: int, *, form: str, fused: bool = False, dp: int = DP) -> Layout:
-    """Where the state lies on ``tp`` x ``pp`` x ``dp`` ranks."""
-    mesh = Mesh((("pp", pp), ("dp", dp), ("tp", tp)))
-    stages = ByLayer(LAYERS).stages(pp)
-    of_stage: dict[int, dict[str, tuple[tuple[int, ...], tuple[Cut, ...]]]] = {}
-    for name, layer, shape, cuts in tensors(fused=fused):
-        stage = pp - 1 if layer is None else 0 if layer < 0 else stages[layer]
-        of_stage.setdefault(stage, {})[name] = (shape, cuts)
-    found: dict[str, TensorLayout] = {}
-    for stage, those in of_stage.items():
-        at = {"pp": stage}
-        for state, dtype in STATES.items():
-            if form == "sharded" or state == "param":
-                for name, (shape, cuts) in those.items():
-                    over = (Cut("dp", 0, Even()),) if form == "sharded" else ()
-                    once = {"dp": 0} if form == "zero1 stored" else {}
-                    found[f"{state}.{name}"] = cut_tensor(
-                        shape, mesh=mesh, cuts=(*cuts, *over), dtype=dtype, at={**at, **once}
-                    )
-            else:
-                flat = flat_cut(
-                    {name: shape for name, (shape, _) in those.items()},
-                    mesh=mesh,
-                    cuts={name: cuts for name, (_, cuts) in those.items()},
-                    along="dp",
-                    dtype=dtype,
-                    at=at,
-                )
-                found |= {f"{state}.{name}": tensor for name, tensor in flat.items()}
-    return Layout(found)
+RANKS = (4005, 0, 9983, 1248, 7000, 5001, 2503, 8888)
+A_PART = 8  # ranks
 
 
 def layouts(form: str) -> tuple[Layout, Layout]:
@@ -110,13 +54,14 @@ def listed(layout: Layout, layer: int) -> Layout:
 def whole(form: str) -> dict[str, float]:
     """Plan for all ranks, and audit."""
     took = {}
-    start = time.perf_counter()
+    start, cpu = time.perf_counter(), time.process_time()
     have, want = layouts(form)
     took["layouts"], start = time.perf_counter() - start, time.perf_counter()
     plan = reshard(have, want)
     took["plan"], start = time.perf_counter() - start, time.perf_counter()
     audit(plan, have, want)
     took["audit"], start = time.perf_counter() - start, time.perf_counter()
+    took["cpu"] = time.process_time() - cpu
     took["moves"], took["TB"] = len(plan), plan.nbytes / 1e12
     received = plan.received_nbytes
     took["sums"], start = time.perf_counter() - start, time.perf_counter()
@@ -131,13 +76,73 @@ def own(form: str) -> dict[str, float]:
     have, want = layouts(form)
     took = []
     moves = 0
-    for rank in (4005, 0, 9983, 1248, 7000, 5001, 2503, 8888):
+    for rank in RANKS:
         start = time.perf_counter()
         part = want.of_rank(rank)
         plan = reshard(have, part)
         took.append((time.perf_counter() - start) * 1e3)
         moves = max(moves, len(plan))
-    return {"first_ms": took[0], "later_ms": statistics.median(took[1:]), "worst_ms": max(took), "most moves": moves}
+    return own_times(took, moves)
+
+
+def saved(have: Layout) -> Catalog:
+    """The catalog of a step that the ranks of ``have`` saved, as its parts say it."""
+    known: dict[tuple[object, int], list[Segment]] = {}
+    found: dict[str, CatalogTensor] = {}
+    for name, tensor in have.items():
+        key = (tensor.placed.pattern, tensor.placed.first)
+        if key not in known:
+            known[key] = segments_of(tensor)
+        segments = [segment._replace(stem=name) for segment in known[key]]
+        found[name] = CatalogTensor(name, tensor.dtype, tensor.shape, StoredPieces(segments))
+    return Catalog(len(have.ranks), found)
+
+
+def segments_of(tensor: TensorLayout) -> list[Segment]:
+    """What each part has of a tensor."""
+    writer = {piece.box: piece.rank for piece in tensor.pieces if not piece.box.empty}
+    blocks = sorted(((rank, box) for box, rank in writer.items()), key=lambda block: (block[0], block[1].lo))
+    grid = EvenGrid.of(tensor.shape, blocks)
+    parts: dict[int, list[tuple[int, Box]]] = {}
+    for rank, box in blocks:
+        parts.setdefault(rank // A_PART, []).append((rank, box))
+    return [
+        Segment(
+            tuple(rank for rank, _ in part),
+            tuple(box for _, box in part),
+            tuple(piece_key("", tensor.shape, box, None) for _, box in part),
+            grid,
+            tuple(rank % A_PART for rank, _ in part),
+            tuple(f"part {number} pack {rank}" for rank in range(A_PART)),
+            "",
+        )
+        for number, part in parts.items()
+    ]
+
+
+def restores(form: str) -> dict[str, float]:
+    """Match what a rank holds with the catalog, and plan its transfers."""
+    have, want = layouts(form)
+    catalog = saved(have)
+    took = []
+    transfers = []
+    for rank in RANKS:
+        mine = want.of_rank(rank)
+        items = []
+        for name, tensor in want.items():  # a rank knows of all tensors, and has nothing of most
+            boxes = [piece.box for piece in mine[name].pieces] if name in mine else []
+            held = tuple(Held(box, Memory(0, box.size * tensor.element_bytes, None)) for box in boxes)
+            items.append(TensorItem(name, tensor.dtype, tensor.shape, held))
+        start = time.perf_counter()
+        transfers = transfers_of(catalog, match(catalog, items, [], rank=rank, world=len(want.ranks)))
+        took.append((time.perf_counter() - start) * 1e3)
+        assert sum(each.nbytes for each in transfers) == sum(item.nbytes for item in items), "all that it holds"
+    return own_times(took, len(transfers))
+
+
+def own_times(took: list[float], most: int) -> dict[str, float]:
+    """The answer for what some ranks took, in milliseconds."""
+    return {"first_ms": took[0], "later_ms": statistics.median(took[1:]), "worst_ms": max(took), "moves": most}
 
 
 def peer(form: str) -> dict[str, float]:
@@ -150,7 +155,12 @@ def peer(form: str) -> dict[str, float]:
     return {"plan": middle - start, "audit": time.perf_counter() - middle, "moves": len(plan)}
 
 
-ASKED: Mapping[str, Callable[[str], dict[str, float]]] = {"whole": whole, "own": own, "peer": peer}
+ASKED: Mapping[str, Callable[[str], dict[str, float]]] = {
+    "whole": whole,
+    "own": own,
+    "restores": restores,
+    "peer": peer,
+}
 
 
 def ask(what: str, form: str) -> dict[str, float]:
@@ -182,19 +192,21 @@ def main() -> None:
         return
     print(f"load average {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
     for form, answer in answers.items():
-        every, mine, spelled = answer["whole"], answer["own"], answer["peer"]
-        took = every["layouts"] + every["plan"] + every["audit"]
+        every, spelled = answer["whole"], answer["peer"]
         print(f"{form}: {every['moves']:.0f} moves of {every['TB']:.1f} TB")
         print(
-            f"  all ranks   {took:6.2f} s of {ASKED_S:g} s asked (layouts {every['layouts']:.2f}, plan {every['plan']:.2f}, "
-            f"audit {every['audit']:.2f}), {every['peak_GB']:.2f} GB of {ASKED_GB:g} GB; sums {every['sums']:.2f} s"
+            f"  all ranks    {every['layouts'] + every['plan'] + every['audit']:6.2f} s of {ASKED_S:g} s asked "
+            f"({every['cpu']:.2f} s of processor; layouts {every['layouts']:.2f}, plan {every['plan']:.2f}, audit "
+            f"{every['audit']:.2f}), {every['peak_GB']:.2f} GB of {ASKED_GB:g} GB"
         )
-        print(
-            f"  one rank    {mine['first_ms']:6.1f} ms of {ASKED_OWN_MS:g} ms asked (then {mine['later_ms']:.1f}, at most "
-            f"{mine['worst_ms']:.1f}), up to {mine['most moves']:.0f} moves"
-        )
+        for what, label in (("own", "one rank"), ("restores", "a restore's")):
+            mine = answer[what]
+            print(
+                f"  {label:12} {mine['first_ms']:6.1f} ms of {ASKED_OWN_MS:g} ms asked (then {mine['later_ms']:.1f}, "
+                f"at most {mine['worst_ms']:.1f}); {mine['moves']:.0f} moves, {mine['peak_GB']:.2f} GB"
+            )
         ratio = (spelled["plan"] + spelled["audit"]) * LAYERS / (every["plan"] + every["audit"])
-        print(f"  written out {ratio:6.1f} x the time of all ranks (one layer x {LAYERS}), {spelled['peak_GB']:.2f} GB for it")
+        print(f"  written out  {ratio:6.1f} x the time of all ranks (one layer x {LAYERS})")
 
 
 if __name__ == "__main__":

@@ -242,12 +242,15 @@ class Restoring:
                 raise BlobMissing(f"step {candidate.step} is no longer in memory", step=candidate.step)
             indexes = [loan.packed.index for loan in loans]
             catalog = Catalog.join((f"memory-{index.rank}", index) for index in indexes)
-        sources = {pack: [*memory, *([disk[pack]] if pack in disk else [])] for pack in catalog.packs()}
+
+        def sources(pack: str) -> Sequence[PackSource]:
+            return [*memory, *([disk[pack]] if pack in disk else [])]
+
         target = self._framework.prepare(tree, catalog)
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
         matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
-        return _Opened(catalog, lambda pack: sources.get(pack, ()), target, matches, notes)
+        return _Opened(catalog, sources, target, matches, notes)
 
     def _borrow(self, candidate: Candidate) -> list[Loan]:
         mine = self._generation(candidate)

@@ -6,6 +6,7 @@ holds, a `Layout` is all of it; `Layout.check` proves that the pieces tile.
 
 from perdure.layout.box import Box
 from perdure.layout.cut import BlockCyclic, ByHead, ByLayer, Cut, Even, Fused, Rule, Span, Uneven
+from perdure.layout.cut_pattern import grid_pattern
 from perdure.layout.element import element_bytes
 from perdure.layout.even_grid import EvenGrid
 from perdure.layout.flat import flat_boxes, flat_layout, flat_pieces
@@ -51,6 +52,7 @@ __all__ = [
     "flat_cut",
     "flat_layout",
     "flat_pieces",
+    "grid_pattern",
     "pieces_at",
     "rename",
     "shift_layer",

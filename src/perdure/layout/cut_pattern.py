@@ -152,7 +152,9 @@ def cut_pattern(shape: tuple[int, ...], mesh: Mesh, cuts: tuple[Cut, ...], fixed
     names = [cut.axis for cut in cuts]
     if len(set(names)) != len(names):
         raise LayoutError(f"an axis can cut a tensor once; the cuts name {', '.join(names)}")
-    strides = dict(zip(mesh.names, (prod(n for _, n in mesh.axes[i + 1 :]) for i in range(len(mesh.axes))), strict=True))
+    strides = dict(
+        zip(mesh.names, (prod(n for _, n in mesh.axes[i + 1 :]) for i in range(len(mesh.axes))), strict=True)
+    )
     axes: list[list[Axis]] = [[] for _ in shape]
     shares: list[list[tuple[Span, ...]]] = [[((0, extent),)] for extent in shape]
     for cut in cuts:

@@ -58,9 +58,7 @@ def flat_cut(
     if along in at or align < 1:
         raise LayoutError(f"axis {along!r} cannot be cut at one coordinate, or into slices of {align} elements")
     fixed = frozenset({*at, along})
-    inner = {
-        name: cut_pattern(tuple(shape), mesh, tuple(cuts.get(name, ())), fixed) for name, shape in shapes.items()
-    }
+    inner = {name: cut_pattern(tuple(shape), mesh, tuple(cuts.get(name, ())), fixed) for name, shape in shapes.items()}
     ends: dict[int, int] = {}
     starts: dict[str, tuple[int, ...]] = {}
     for name, pattern in inner.items():

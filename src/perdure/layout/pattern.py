@@ -35,7 +35,7 @@ class Pattern(ABC):
         self.key = key
 
     def __eq__(self, other: object) -> bool:
-        return self is other or (type(other) is type(self) and isinstance(other, Pattern) and self.key == other.key)
+        return self is other or (isinstance(other, Pattern) and type(other) is type(self) and self.key == other.key)
 
     def __hash__(self) -> int:
         return self._hash
@@ -48,17 +48,17 @@ class Pattern(ABC):
     def __len__(self) -> int:
         """How many pieces there are."""
 
-    @cached_property
+    @property
     @abstractmethod
     def pieces(self) -> tuple[Piece, ...]:
         """All of them, written out."""
 
-    @cached_property
+    @property
     @abstractmethod
     def ranks(self) -> tuple[int, ...]:
         """Every rank that holds a piece, in rising order."""
 
-    @cached_property
+    @property
     @abstractmethod
     def disjoint(self) -> bool:
         """Whether boxes overlap only by being the very same box."""
@@ -98,15 +98,19 @@ class Listed(Pattern):
     """Pieces in no pattern that we know of: a list."""
 
     def __init__(self, pieces: Sequence[Piece]) -> None:
-        super().__init__(tuple(pieces))
-        self.pieces = tuple(pieces)
+        self._given = tuple(pieces)
+        super().__init__(self._given)
 
     @cached_property
     def _hash(self) -> int:  # not of all: equal lists are mostly the same list, and there are thousands of pieces
-        return hash((len(self.pieces), *self.ends))
+        return hash((len(self._given), *self.ends))
 
     def __len__(self) -> int:
-        return len(self.pieces)
+        return len(self._given)
+
+    @cached_property
+    def pieces(self) -> tuple[Piece, ...]:
+        return self._given
 
     @cached_property
     def ends(self) -> tuple[Piece, ...]:
@@ -210,4 +214,3 @@ class Pieces(Sequence[Piece]):
     def _moved(self, pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
         by = self.first
         return tuple(Piece(piece.rank + by, piece.box, piece.place) for piece in pieces) if by else pieces
-

@@ -9,7 +9,7 @@ cover it exactly once. What fails is painted, to name the place.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from math import prod
 
 import numpy as np
@@ -76,9 +76,7 @@ def _audit_tables(tables: Iterable[Table], want: Layout) -> None:
             _paint(name, piece, [])
 
 
-def _audit_table(
-    table: Table, columns: Columns, held: tuple[_Ints, _Ints], wanted: tuple[_Ints, _Ints]
-) -> None:
+def _audit_table(table: Table, columns: Columns, held: tuple[_Ints, _Ints], wanted: tuple[_Ints, _Ints]) -> None:
     n_held, n_wanted = len(held[0]), len(wanted[0])
     for row in np.flatnonzero((columns.source < 0) | (columns.source >= n_held)):
         raise _bug(table.name, table.want.whole, f"move {row} takes from piece {columns.source[row]} of {n_held}")

@@ -1,7 +1,7 @@
 """From what can serve what to moves: piece by piece, or in columns for all pieces of a tensor at once.
 
-What of the columns does not depend on loads and first ranks is an *outline*, which all tensors that lie alike share; where
-every box has one holder that is all of them.
+What of the columns does not depend on loads and first ranks is an *outline*, which all tensors that lie alike share;
+where every box has one holder that is all of them.
 """
 
 from __future__ import annotations
@@ -25,9 +25,7 @@ from perdure.plan.sources import Fragment, Sources, sources_of
 __all__ = ["chosen", "columns_of"]
 
 
-def chosen(
-    dest: Piece, sources: Sources, first: int, width: int, choice: Choice
-) -> Iterator[tuple[Box, Holding, int]]:
+def chosen(dest: Piece, sources: Sources, first: int, width: int, choice: Choice) -> Iterator[tuple[Box, Holding, int]]:
     """For each part of the wanted piece ``dest``: its box, the box around it that is held, and the rank to take it from."""
     if dest.box.empty:
         return

@@ -197,4 +197,3 @@ def _likeness(table: Table) -> tuple[int, int, int]:
 
 def _ranks(pieces: Pieces, positions: NDArray[np.int32]) -> Ints:
     return ranks_of(pieces.pattern)[positions] + pieces.first
-

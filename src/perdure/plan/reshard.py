@@ -81,9 +81,7 @@ def _reshard(have: Layout, want: Layout, distance: Distance | None) -> Plan:
     return Plan(tuple(moves)) if few else Plan(Moves(tables))
 
 
-def _written_out(
-    name: str, have: TensorLayout, want: TensorLayout, sources: Sources, choice: Choice
-) -> Iterator[Move]:
+def _written_out(name: str, have: TensorLayout, want: TensorLayout, sources: Sources, choice: Choice) -> Iterator[Move]:
     width = want.element_bytes
     if sources.sole:
         for box, source, dest in _sole(have.placed.pattern, have.placed.first, want.placed.pattern, want.placed.first):

@@ -30,9 +30,9 @@ class Fragment:
 class Sources:
     """``fragments`` has for each wanted box, empty ones left out, what serves it. Ranks are those of the patterns.
 
-    If ``disjoint``, the fragments of a box are exactly its parts. If not, they may overlap, and whoever plans takes from
-    each what is still missing. ``gap`` is a part of a wanted box that nothing serves, if there is one. ``sole`` says that
-    the boxes are disjoint and have one holder each, so that nothing is to be chosen.
+    If ``disjoint``, the fragments of a box are exactly its parts. If not, they may overlap, and whoever plans takes
+    from each what is still missing. ``gap`` is a part of a wanted box that nothing serves, if there is one. ``sole``
+    says that the boxes are disjoint and have one holder each, so that nothing is to be chosen.
     """
 
     disjoint: bool
