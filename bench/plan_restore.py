@@ -22,7 +22,8 @@ from collections.abc import Callable, Mapping
 from llama import FORMS, LAYERS, llama
 from perdure.layout import Box, EvenGrid, Layout, Piece, TensorLayout
 from perdure.plan import audit, reshard
-from perdure.state.index import Catalog, CatalogTensor, piece_key
+from perdure.state.geometry import geometry_of
+from perdure.state.index import Catalog, CatalogTensor
 from perdure.state.items import Held, Memory, TensorItem
 from perdure.state.match import match
 from perdure.state.stored import Segment, StoredPieces
@@ -108,10 +109,7 @@ def segments_of(tensor: TensorLayout) -> list[Segment]:
         parts.setdefault(rank // A_PART, []).append((rank, box))
     return [
         Segment(
-            tuple(rank for rank, _ in part),
-            tuple(box for _, box in part),
-            tuple(piece_key("", tensor.shape, box, None) for _, box in part),
-            grid,
+            geometry_of("", tensor.dtype, tensor.shape, part, grid),
             tuple(rank % A_PART for rank, _ in part),
             tuple(f"part {number} pack {rank}" for rank in range(A_PART)),
             "",

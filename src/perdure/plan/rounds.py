@@ -13,7 +13,7 @@ from perdure.errors import CallError
 from perdure.layout.box import Box
 from perdure.plan.plan import Move, Plan
 
-__all__ = ["rounds"]
+__all__ = ["chunks", "rounds"]
 
 _LOOK_BACK = 32
 _NEARLY = 16
@@ -89,11 +89,11 @@ def _split(move: Move, budget_bytes: int) -> list[Move]:
             f"a budget of {budget_bytes} bytes does not hold one element of tensor {move.name!r}; raise it",
             budget_bytes=budget_bytes,
         )
-    parts = _chunks(move.box, budget_bytes // element_bytes)
+    parts = chunks(move.box, budget_bytes // element_bytes)
     return [Move(move.name, box, move.source, move.dest, box.size * element_bytes) for box in parts]
 
 
-def _chunks(box: Box, most: int) -> Iterator[Box]:
+def chunks(box: Box, most: int) -> Iterator[Box]:
     """Cut ``box`` into boxes of at most ``most`` elements: by rows, and rows that are too big by their own rows."""
     if box.size <= most:
         yield box
@@ -104,4 +104,4 @@ def _chunks(box: Box, most: int) -> Iterator[Box]:
     for start in range(box.lo[dim], box.hi[dim], step):
         stop = min(start + step, box.hi[dim])
         part = Box((*box.lo[:dim], start, *box.lo[dim + 1 :]), (*box.hi[:dim], stop, *box.hi[dim + 1 :]))
-        yield from _chunks(part, most)
+        yield from chunks(part, most)

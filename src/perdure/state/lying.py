@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perdure.layout import Box, Holding, Pattern, Piece, Pieces, first_overlap, grid_pattern
-from perdure.state.stored import Segment, StoredPieces
+from perdure.state.stored import Geometry, StoredPieces
 
 __all__ = ["lying"]
 
@@ -27,17 +27,17 @@ def lying(pieces: StoredPieces, shape: tuple[int, ...]) -> Pieces:
     pattern: Pattern | None = None if pieces.grid is None else grid_pattern(pieces.grid, shape)
     if pieces.grid is not None and pattern is not None:
         return Pieces(pattern, pieces.grid.first)
-    return Pieces(_listed(pieces.segments, len(shape)), 0)
+    return Pieces(_listed(pieces, len(shape)), 0)
 
 
 class _Stored(Pattern):
-    """The blocks that ``segments`` list. Equal to itself alone; `_listed` keeps them."""
+    """The blocks of ``geometries``, as they are listed there. Equal to those of the very same geometries."""
 
-    def __init__(self, segments: Sequence[Segment], ndim: int) -> None:
-        self.lists = [(segment.ranks, segment.boxes) for segment in segments]
-        super().__init__(tuple(id(each) for lists in self.lists for each in lists))
-        self._boxes = [box for _, boxes in self.lists for box in boxes]
-        self._owners = [rank for ranks, _ in self.lists for rank in ranks]
+    def __init__(self, geometries: Sequence[Geometry], ndim: int) -> None:
+        super().__init__(tuple(map(id, geometries)))
+        self._geometries = tuple(geometries)  # kept alive, so that the key means them
+        self._boxes = [box for where in geometries for box in where.boxes]
+        self._owners = [rank for where in geometries for rank in where.ranks]
         form = (len(self._boxes), ndim)
         self._lo: Ints = np.array([box.lo for box in self._boxes], np.int64).reshape(form)
         self._hi: Ints = np.array([box.hi for box in self._boxes], np.int64).reshape(form)
@@ -62,12 +62,12 @@ class _Stored(Pattern):
         full = np.flatnonzero((self._hi > self._lo).all(axis=1))
         cell = np.zeros(len(full), np.int64)
         for lo, hi in zip(self._lo[full].T, self._hi[full].T, strict=True):
-            edges = np.unique(lo)
+            edges = _distinct(lo)
             at = np.searchsorted(edges, lo)
             if (np.searchsorted(edges, hi) != at + 1).any():  # no grid
                 return first_overlap([self._boxes[each] for each in full.tolist()]) is None
             cell = cell * len(edges) + at
-        return len(np.unique(cell)) == len(full)
+        return len(_distinct(cell)) == len(full)
 
     def of_rank(self, rank: int) -> tuple[Piece, ...]:
         return tuple(Piece.alone(rank, self._boxes[at]) for at, owner in enumerate(self._owners) if owner == rank)
@@ -84,15 +84,20 @@ class _Stored(Pattern):
         return [Holding(each, tuple(sorted(ranks))) for each, ranks in found.items()]
 
 
+def _distinct(numbers: Ints) -> Ints:
+    """As `numpy.unique`, whose first call imports a good part of NumPy."""
+    rising = np.sort(numbers)
+    return rising[np.concatenate(([True], rising[1:] != rising[:-1]))[: len(rising)]]
+
+
 _patterns: OrderedDict[tuple[int, ...], _Stored] = OrderedDict()
 
 
-def _listed(segments: Sequence[Segment], ndim: int) -> _Stored:
-    """The pattern of ``segments``: the same for the very same lists, which a kept pattern keeps alive."""
-    key = tuple(id(each) for segment in segments for each in (segment.ranks, segment.boxes))
-    found = _patterns.get(key)
+def _listed(pieces: StoredPieces, ndim: int) -> _Stored:
+    """The pattern of ``pieces``, the same for all that lie alike."""
+    found = _patterns.get(pieces.alike)
     if found is None:
-        found = _patterns[key] = _Stored(segments, ndim)
+        found = _patterns[pieces.alike] = _Stored([segment.where for segment in pieces.segments], ndim)
         while len(_patterns) > _KEPT:
             _patterns.popitem(last=False)
     return found

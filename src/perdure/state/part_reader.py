@@ -189,11 +189,7 @@ class PartReader:
                     raise self._refused(f"{name!r} has a block of {nbytes(*stored)} bytes, more than its pack has")
 
     def _catalogued(self, placed: Placed, aliases: tuple[str, ...]) -> CatalogTensor:
-        where = placed.geometry
-        segment = Segment(
-            where.ranks, where.boxes, where.suffixes, where.grid, placed.packs, self._pack_names, placed.key_stem
-        )
-        pieces = StoredPieces((segment,))
+        pieces = StoredPieces((Segment(placed.geometry, placed.packs, self._pack_names, placed.key_stem),))
         return CatalogTensor(placed.name, placed.dtype, placed.shape, pieces, aliases, placed.rank)
 
     def _entries(

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import NamedTuple, overload
 
 from perdure.layout import Box, EvenGrid
 
-__all__ = ["Segment", "StoredPiece", "StoredPieces"]
+__all__ = ["Geometry", "Segment", "StoredPiece", "StoredPieces"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,17 +27,30 @@ class StoredPiece:
     """whether the entry is a frame (`perdure.codec`) whose decoded bytes are the box"""
 
 
-class Segment(NamedTuple):
-    """What one part holds of a tensor: the ``ranks`` and ``boxes`` of its blocks, and of each
+class Geometry(NamedTuple):
+    """Blocks of a tensor: their ranks, boxes, and what their keys have behind the name. ``grid`` if they lie in one.
 
-    what its key has behind ``stem``, and in ``numbers`` which of ``packs`` it lies in (``-1 - number`` for a frame).
-    ``grid`` is set if the blocks of all parts make one.
+    ``stored`` has for each block the dtype and shape of its entry in a pack, unless it is a frame. ``size`` is how many
+    elements all blocks have, ``most_nbytes`` how many bytes the largest.
     """
 
     ranks: tuple[int, ...]
     boxes: tuple[Box, ...]
     suffixes: tuple[str, ...]
+    stored: tuple[tuple[str, tuple[int, ...]], ...]
     grid: EvenGrid | None
+    size: int
+    most_nbytes: int
+
+
+class Segment(NamedTuple):
+    """What one part holds of a tensor.
+
+    ``numbers`` says for each block of ``where`` which of ``packs`` it lies in (``-1 - number`` for a frame); its key is
+    ``stem`` and its suffix.
+    """
+
+    where: Geometry
     numbers: tuple[int, ...]
     packs: Sequence[str]
     stem: str
@@ -47,24 +59,28 @@ class Segment(NamedTuple):
         """Block number ``at``."""
         number = self.numbers[at]
         pack = self.packs[number if number >= 0 else -1 - number]
-        return StoredPiece(self.boxes[at], pack, self.stem + self.suffixes[at], number < 0)
+        return StoredPiece(self.where.boxes[at], pack, self.stem + self.where.suffixes[at], number < 0)
 
 
 class StoredPieces(Sequence[StoredPiece]):
     """The blocks of ``segments``, in order. Equal to any sequence of equal pieces; a slice is a tuple."""
 
-    __slots__ = ("grid", "segments")
+    __slots__ = ("_len", "alike", "grid", "segments")
 
     def __init__(self, segments: Sequence[Segment]) -> None:
-        self.segments = tuple(segments)
-        grids = {segment.grid for segment in self.segments}
-        self.grid = next(iter(grids)) if len(grids) == 1 else None
+        self.segments: tuple[Segment, ...] = tuple(segments)
+        wheres = [segment.where for segment in self.segments]
+        self.alike: tuple[int, ...] = tuple(map(id, wheres))
+        """the same for tensors of the same geometries, while one of them is kept"""
+        first = wheres[0].grid if wheres else None
+        self.grid = first if all(where.grid is first or where.grid == first for where in wheres) else None
+        self._len = sum(len(where.boxes) for where in wheres)
 
     def __len__(self) -> int:
-        return sum(len(segment.boxes) for segment in self.segments)
+        return self._len
 
     def __iter__(self) -> Iterator[StoredPiece]:
-        return (segment.piece(at) for segment in self.segments for at in range(len(segment.boxes)))
+        return (segment.piece(at) for segment in self.segments for at in range(len(segment.numbers)))
 
     @overload
     def __getitem__(self, index: int) -> StoredPiece: ...
@@ -88,9 +104,18 @@ class StoredPieces(Sequence[StoredPiece]):
 
     def of(self, rank: int, box: Box) -> StoredPiece | None:
         """The block ``box`` that ``rank`` wrote, or None if no part has it."""
-        for number, at in _places(tuple(segment.ranks for segment in self.segments)).get(rank, ()):
-            if self.segments[number].boxes[at] == box:
-                return self.segments[number].piece(at)
+        # Which segment a rank is in is the same for tensors that lie alike; a hint is only a place to look first.
+        hint = _hints.get((self.alike, rank), 0)
+        for number in (*((hint,) if hint < len(self.segments) else ()), *range(len(self.segments))):
+            where = self.segments[number].where
+            if rank in where.ranks:
+                for at, owner in enumerate(where.ranks):
+                    if owner == rank and where.boxes[at] == box:
+                        if number != hint:
+                            if len(_hints) >= _HINTS:
+                                _hints.clear()
+                            _hints[self.alike, rank] = number
+                        return self.segments[number].piece(at)
         return None
 
     def packs(self) -> set[str]:
@@ -102,11 +127,5 @@ class StoredPieces(Sequence[StoredPiece]):
         }
 
 
-@lru_cache(maxsize=1024)
-def _places(ranks: tuple[tuple[int, ...], ...]) -> dict[int, list[tuple[int, int]]]:
-    """Rank to the segments, and places there, where its blocks are; alike for all tensors that lie alike."""
-    found: dict[int, list[tuple[int, int]]] = {}
-    for number, segment in enumerate(ranks):
-        for at, rank in enumerate(segment):
-            found.setdefault(rank, []).append((number, at))
-    return found
+_HINTS = 4096
+_hints: dict[tuple[tuple[int, ...], int], int] = {}
