@@ -1,8 +1,8 @@
 """The pattern of a flat buffer's slices: the own tensors of a group laid end to end, and the whole cut along an axis.
 
-ZeRO-1 as Megatron keeps it: every rank of a tensor-parallel group lays its own shards end to end in one buffer, pads it,
-and each of its data-parallel replicas holds one slice. Of any tensor a slice holds a range of the flattened shard, which
-is a few boxes of the whole tensor (`flat_boxes`).
+ZeRO-1 as Megatron keeps it: every rank of a tensor-parallel group lays its own shards end to end in one buffer, pads
+it, and each of its data-parallel replicas holds one slice. Of any tensor a slice holds a range of the flattened shard,
+which is a few boxes of the whole tensor (`flat_boxes`).
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ def flat_cut(
     at: Mapping[str, int] | None = None,
     align: int = 1,
 ) -> Layout:
-    """The layout of tensors that ranks lay end to end in a flat buffer, each its own part, cut along an axis of ``mesh``.
+    """The layout of tensors that ranks lay end to end in flat buffers, each its own part, cut along an axis of a mesh.
 
-    ``cuts`` say what a rank has of each tensor before that (none: all of it); they name other axes than ``along``. Every
+    ``cuts`` say what a rank has of each tensor before that (none: all of it); they name other axes than ``along``. A
     rank's buffer is padded until its slices along that axis are equal and have a multiple of ``align`` elements. The
     own tensor of a rank, the same under every name, is its slice. ``at`` is as in `cut_tensor`.
 
     >>> mesh = Mesh((("dp", 2), ("tp", 2)))
     >>> from perdure.layout import Even
-    >>> zero = flat_cut({"a": (2, 4), "b": (3,)}, mesh=mesh, cuts={"a": [Cut("tp", 1, Even())]}, along="dp", dtype="float32")
+    >>> cuts = {"a": [Cut("tp", 1, Even())]}
+    >>> zero = flat_cut({"a": (2, 4), "b": (3,)}, mesh=mesh, cuts=cuts, along="dp", dtype="float32")
     >>> [(piece.rank, str(piece.box), str(piece.place)) for piece in zero["a"].pieces]
     [(0, '[0:2, 0:2]', '[0:4]'), (1, '[0:2, 2:4]', '[0:4]')]
     >>> [(piece.rank, str(piece.box), str(piece.place)) for piece in zero["b"].pieces]

@@ -1,7 +1,7 @@
 """What must move, from whom, to whom: decided from layouts alone, before a byte is touched.
 
-`reshard` makes a `Plan`, `audit` proves it, `rounds` fits it into a budget, `read_once` shares out what a group of ranks
-reads alike. `perdure.fabric` carries a plan out.
+`reshard` makes a `Plan`, `audit` proves it, `rounds` fits it into a budget, `read_once` shares out what a group of
+ranks reads alike. `perdure.fabric` carries a plan out.
 """
 
 from perdure.plan.audit import audit

@@ -113,6 +113,8 @@ def _audit_table(table: Table, columns: Columns, held: tuple[_Ints, _Ints], want
 
 def _outside(columns: Columns, lo: _Ints, hi: _Ints) -> _Ints:
     """The rows whose box leaves the box from ``lo`` to ``hi``."""
+    if not len(columns):  # perhaps without a dim, where nothing is held
+        return np.empty(0, np.int64)
     return np.flatnonzero(~((columns.lo >= lo) & (columns.hi <= hi)).all(axis=1))
 
 

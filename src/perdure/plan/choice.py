@@ -1,8 +1,8 @@
 """Choose among ranks that hold the same: the nearest, and among equally near ones whoever has sent the least so far.
 
 Greedy and deterministic. One choice is a step in a heap, however many replicas there are: loads only grow, so that an
-entry whose load is no longer true is put back when it comes up. Many choices of one size are made at once: the holder
-with load L would be taken when the least load is L, L + size, L + 2 size ..., so the first of all these times in order are
+entry whose load is no longer true is put back when it comes up. Many choices of one size are made at once: a holder of
+load L would be taken when the least load is L, L + size, L + 2 size ..., so the first of all these times, in order, are
 what one choice after the other would have found.
 """
 

@@ -26,7 +26,7 @@ __all__ = ["chosen", "columns_of"]
 
 
 def chosen(dest: Piece, sources: Sources, first: int, width: int, choice: Choice) -> Iterator[tuple[Box, Holding, int]]:
-    """For each part of the wanted piece ``dest``: its box, the box around it that is held, and the rank to take it from."""
+    """For each part of the wanted piece ``dest``: its box, the held box around it, and the rank to take it from."""
     if dest.box.empty:
         return
     fragments = sources.fragments[dest.box]

@@ -47,8 +47,10 @@ def bounds_of(pattern: Pattern) -> tuple[Ints, Ints]:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Columns:
-    """Row ``i``: the box from ``lo[i]`` to ``hi[i]`` goes from piece ``source[i]`` of what is held to ``dest[i]`` of what
-    is wanted (positions), and has ``size[i]`` elements. ``lo`` and ``hi`` have a column for each dim."""
+    """Moves, a row each: the box from ``lo`` to ``hi``, of ``size`` elements, goes from piece ``source`` to ``dest``.
+
+    These are positions in what is held and what is wanted. ``lo`` and ``hi`` have a column for each dim.
+    """
 
     lo: Ints
     hi: Ints

@@ -75,8 +75,8 @@ def read_once(want: Layout, ranks: Iterable[int], *, most_bytes: int = 64 << 20)
                 load[piece.rank] += cell.box.size * width
                 taken[name] += _pieces(piece, cell.box)
                 continue
-            for box in chunks(cell.box, most_bytes // width):
-                shared.append((-box.size * width, name, number, _Cell(box, cell.homes)))
+            boxes = chunks(cell.box, most_bytes // width)
+            shared += [(-box.size * width, name, number, _Cell(box, cell.homes)) for box in boxes]
     for negative, name, _, cell in sorted(shared, key=lambda each: (each[:3], each[3].box.lo)):
         rank = min(cell.homes, key=lambda each: (load[each], each))
         load[rank] -= negative
@@ -133,7 +133,7 @@ def _cells(pieces: Iterable[Piece]) -> list[_Cell]:
 
 
 def _pieces(piece: Piece, box: Box) -> Iterator[Piece]:
-    """``box``, a part of ``piece``, as pieces of the same own tensor: several where it is not in one span of a flat one."""
+    """``box``, a part of ``piece``, in the same own tensor: several pieces where it is not one span of a flat one."""
     if not piece.flat:
         yield Piece(piece.rank, box, box.relative_to(piece.box).shift(piece.place.lo))
         return

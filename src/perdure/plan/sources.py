@@ -1,9 +1,9 @@
 """Which holders can serve which part of each wanted box of one tensor.
 
 Where the held boxes are disjoint (but for replicas), a wanted box falls into fragments, each with its own holders, and
-only the choice between replicas is left. That follows from the two patterns alone, whatever the first ranks are, and the
-layers of a model repeat each other's patterns: so it is worked out once for all of them. Holders that overlap otherwise
-have no such answer: there, which box serves an element is a choice too.
+only the choice between replicas is left. That follows from the two patterns alone, whatever the first ranks are, and
+the layers of a model repeat each other's patterns: so it is worked out once for all of them. Holders that overlap
+otherwise have no such answer: there, which box serves an element is a choice too.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple, overload
 
 from perdure.layout import Box, EvenGrid
@@ -104,18 +105,17 @@ class StoredPieces(Sequence[StoredPiece]):
 
     def of(self, rank: int, box: Box) -> StoredPiece | None:
         """The block ``box`` that ``rank`` wrote, or None if no part has it."""
-        # Which segment a rank is in is the same for tensors that lie alike; a hint is only a place to look first.
-        hint = _hints.get((self.alike, rank), 0)
-        for number in (*((hint,) if hint < len(self.segments) else ()), *range(len(self.segments))):
-            where = self.segments[number].where
-            if rank in where.ranks:
-                for at, owner in enumerate(where.ranks):
-                    if owner == rank and where.boxes[at] == box:
-                        if number != hint:
-                            if len(_hints) >= _HINTS:
-                                _hints.clear()
-                            _hints[self.alike, rank] = number
-                        return self.segments[number].piece(at)
+        # Which segment a rank is in is the same for tensors that lie alike; a hint is only the place to look first.
+        hint = min(_hints.get((self.alike, rank), 0), len(self.segments) - 1)
+        for number in chain((hint,) if self.segments else (), range(len(self.segments))):
+            segment = self.segments[number]
+            if rank not in segment.where.ranks:
+                continue
+            for at, owner in enumerate(segment.where.ranks):
+                if owner == rank and segment.where.boxes[at] == box:
+                    if number != hint:
+                        _hint(self.alike, rank, number)
+                    return segment.piece(at)
         return None
 
     def packs(self) -> set[str]:
@@ -129,3 +129,9 @@ class StoredPieces(Sequence[StoredPiece]):
 
 _HINTS = 4096
 _hints: dict[tuple[tuple[int, ...], int], int] = {}
+
+
+def _hint(alike: tuple[int, ...], rank: int, number: int) -> None:
+    if len(_hints) >= _HINTS:
+        _hints.clear()
+    _hints[alike, rank] = number
