@@ -126,7 +126,7 @@ def _own(outline: _Outline, shift: int) -> tuple[NDArray[np.int32], list[tuple[i
     return source, asking
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _outline(have: Pattern, want: Pattern) -> _Outline:
     sources = sources_of(have, want)
     boxes: list[Box] = []
@@ -177,6 +177,6 @@ def _chosen_columns(have: TensorLayout, want: TensorLayout, sources: Sources, ch
     return Columns(lo, hi, np.array(source, np.int32), np.array(dest, np.int32), size)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _from(ranks: tuple[int, ...], first: int) -> tuple[int, ...]:
     return tuple(rank + first for rank in ranks)

@@ -26,7 +26,7 @@ __all__ = ["Columns", "Ints", "Moves", "Table", "bounds", "bounds_of", "ranks_of
 Ints = NDArray[np.int64]
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def ranks_of(pattern: Pattern) -> Ints:
     """The rank of each piece of ``pattern``, in order."""
     return np.fromiter((piece.rank for piece in pattern.pieces), np.int64, len(pattern.pieces))
@@ -39,7 +39,7 @@ def bounds(boxes: Sequence[Box], ndim: int) -> tuple[Ints, Ints]:
     return lo, np.array([box.hi for box in boxes], np.int64).reshape(form)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def bounds_of(pattern: Pattern) -> tuple[Ints, Ints]:
     """The lower and upper bounds of the box of each piece of ``pattern``: a row each, a column for each dim."""
     return bounds([piece.box for piece in pattern.pieces], pattern.ends[0].box.ndim if pattern.ends else 0)

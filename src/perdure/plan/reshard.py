@@ -93,7 +93,7 @@ def _written_out(name: str, have: TensorLayout, want: TensorLayout, sources: Sou
             yield Move(name, box, have.placed.piece(rank, holding.box), piece, box.size * width)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def _sole(have: Pattern, have_first: int, want: Pattern, want_first: int) -> tuple[tuple[Box, Piece, Piece], ...]:
     """Box, source and destination of the moves between patterns that leave no choice."""
     held, sources = Pieces(have, have_first), sources_of(have, want)

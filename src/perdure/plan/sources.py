@@ -41,7 +41,7 @@ class Sources:
     gap: Box | None
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=1024)
 def sources_of(have: Pattern, want: Pattern) -> Sources:
     """Find the holders of every wanted box; up to the first box that nothing serves."""
     disjoint = have.disjoint
