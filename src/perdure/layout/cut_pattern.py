@@ -21,7 +21,7 @@ from perdure.layout.mesh import Mesh
 from perdure.layout.pattern import Holding, Pattern
 from perdure.layout.piece import Piece
 
-__all__ = ["Axis", "CutPattern", "cut_pattern", "grid_pattern"]
+__all__ = ["Axis", "CutDim", "CutPattern", "cut_pattern", "grid_pattern"]
 
 
 class Axis(NamedTuple):
@@ -31,8 +31,8 @@ class Axis(NamedTuple):
     stride: int
 
 
-class _Dim:
-    """The shares of one dim, along ``axes`` (slowest first)."""
+class CutDim:
+    """The ``shares`` of one dim along ``axes``, the slowest first: the spans that each holds, row-major."""
 
     def __init__(self, axes: tuple[Axis, ...], shares: tuple[tuple[Span, ...], ...]) -> None:
         self.axes, self.shares = axes, shares
@@ -73,9 +73,9 @@ class CutPattern(Pattern):
     No two sets of coordinates along them may give one rank.
     """
 
-    def __init__(self, key: object, dims: Sequence[_Dim], axes: Sequence[Axis]) -> None:
+    def __init__(self, key: object, dims: Sequence[CutDim], axes: Sequence[Axis]) -> None:
         super().__init__(key)
-        self._dims = tuple(dims)
+        self.dims = tuple(dims)
         self._axes = tuple(axes)
         cutting = {axis for dim in dims for axis in dim.axes}
         self._replicas = _offsets([axis for axis in axes if axis not in cutting])
@@ -95,7 +95,7 @@ class CutPattern(Pattern):
 
     @cached_property
     def disjoint(self) -> bool:
-        return all(dim.disjoint for dim in self._dims)
+        return all(dim.disjoint for dim in self.dims)
 
     @cached_property
     def ends(self) -> tuple[Piece, ...]:
@@ -110,23 +110,23 @@ class CutPattern(Pattern):
                 Box(tuple(span[0] for span, _ in corner), tuple(span[1] for span, _ in corner)),
                 Box(tuple(at for _, at in corner), tuple(at + span[1] - span[0] for span, at in corner)),
             )
-            for corner in product(*(dim.placed[dim.share_of(rank)] for dim in self._dims))
+            for corner in product(*(dim.placed[dim.share_of(rank)] for dim in self.dims))
         )
 
     def own_shape(self, rank: int) -> tuple[int, ...]:
         """The shape of the own tensor of ``rank``, one of `ranks`."""
-        spans = [dim.shares[dim.share_of(rank)] for dim in self._dims]
+        spans = [dim.shares[dim.share_of(rank)] for dim in self.dims]
         return tuple(sum(stop - start for start, stop in each) for each in spans)
 
     def touching(self, box: Box) -> list[Holding]:
-        reached = [dim.touching(low, high) for dim, low, high in zip(self._dims, box.lo, box.hi, strict=True)]
+        reached = [dim.touching(low, high) for dim, low, high in zip(self.dims, box.lo, box.hi, strict=True)]
         if box.empty:
             return []
         found = []
         for cell in product(*reached):
-            spans = [dim.spans[i] for dim, i in zip(self._dims, cell, strict=True)]
+            spans = [dim.spans[i] for dim, i in zip(self.dims, cell, strict=True)]
             ranks = self._replicas
-            for dim, i in zip(self._dims, cell, strict=True):
+            for dim, i in zip(self.dims, cell, strict=True):
                 if dim.axes:
                     ranks = [rank + offset for rank in ranks for offset in dim.offsets[i]]
             found.append(Holding(Box(tuple(s[0] for s in spans), tuple(s[1] for s in spans)), tuple(sorted(ranks))))
@@ -171,7 +171,7 @@ def cut_pattern(shape: tuple[int, ...], mesh: Mesh, cuts: tuple[Cut, ...], fixed
             chosen = cached.get(extent) or cached.setdefault(extent, cut.rule.spans(extent, size))
             after += [_select(held, spans) for spans in chosen]
         shares[cut.dim] = after
-    dims = [_Dim(tuple(a), tuple(s)) for a, s in zip(axes, shares, strict=True)]
+    dims = [CutDim(tuple(a), tuple(s)) for a, s in zip(axes, shares, strict=True)]
     every = tuple(Axis(size, strides[name]) for name, size in mesh.axes if name not in fixed)
     key = (tuple((dim.axes, dim.shares) for dim in dims), every)
     return CutPattern(key, dims, every)
@@ -192,7 +192,7 @@ def grid_pattern(grid: EvenGrid, shape: tuple[int, ...]) -> CutPattern | None:
             return None
         below = stride * size
     dims = [
-        _Dim((Axis(n, stride),) if n > 1 else (), Even().spans(extent, n))
+        CutDim((Axis(n, stride),) if n > 1 else (), Even().spans(extent, n))
         for n, stride, extent in zip(grid.parts, grid.strides, shape, strict=True)
     ]
     return CutPattern((shape, grid.parts, grid.strides), dims, axes)

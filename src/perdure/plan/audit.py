@@ -20,7 +20,8 @@ from perdure.layout.box import Box
 from perdure.layout.layout import Layout
 from perdure.layout.pattern import Pattern
 from perdure.layout.piece import Piece
-from perdure.plan.moves import Columns, Moves, Table, bounds_of
+from perdure.plan.join import bounds_of
+from perdure.plan.moves import Columns, Moves, Table
 from perdure.plan.plan import Move, Plan
 
 __all__ = ["audit"]

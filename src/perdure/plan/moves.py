@@ -9,7 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import accumulate
 from typing import overload
 
@@ -18,31 +18,11 @@ from numpy.typing import NDArray
 
 from perdure.layout.box import Box
 from perdure.layout.layout import TensorLayout
-from perdure.layout.pattern import Pattern, Pieces
+from perdure.layout.pattern import Pieces
+from perdure.plan.join import Ints, ranks_of
 from perdure.plan.move import Move
 
-__all__ = ["Columns", "Ints", "Moves", "Table", "bounds", "bounds_of", "ranks_of"]
-
-Ints = NDArray[np.int64]
-
-
-@lru_cache(maxsize=1024)
-def ranks_of(pattern: Pattern) -> Ints:
-    """The rank of each piece of ``pattern``, in order."""
-    return np.fromiter((piece.rank for piece in pattern.pieces), np.int64, len(pattern.pieces))
-
-
-def bounds(boxes: Sequence[Box], ndim: int) -> tuple[Ints, Ints]:
-    """The lower and upper bounds of ``boxes``: a row each, a column for each of ``ndim`` dims."""
-    form = (len(boxes), ndim)
-    lo = np.array([box.lo for box in boxes], np.int64).reshape(form)
-    return lo, np.array([box.hi for box in boxes], np.int64).reshape(form)
-
-
-@lru_cache(maxsize=1024)
-def bounds_of(pattern: Pattern) -> tuple[Ints, Ints]:
-    """The lower and upper bounds of the box of each piece of ``pattern``: a row each, a column for each dim."""
-    return bounds([piece.box for piece in pattern.pieces], pattern.ends[0].box.ndim if pattern.ends else 0)
+__all__ = ["Columns", "Moves", "Table"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)

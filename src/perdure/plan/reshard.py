@@ -24,7 +24,7 @@ from perdure.layout.layout import Layout, TensorLayout
 from perdure.layout.pattern import Pattern, Pieces
 from perdure.layout.piece import Piece
 from perdure.plan.choice import Choice, Distance
-from perdure.plan.columns import chosen, columns_of
+from perdure.plan.columns import chosen, chosen_columns, columns_of
 from perdure.plan.move import Move
 from perdure.plan.moves import Moves, Table
 from perdure.plan.plan import Plan
@@ -71,13 +71,17 @@ def _reshard(have: Layout, want: Layout, distance: Distance | None) -> Plan:
         if held is None:
             raise _not_covered(name, tensor.whole)
         _refuse_mismatch(name, held, tensor)
+        columns = None if few else columns_of(held, tensor, choice)
+        if columns is not None:
+            tables.append(Table(name, held, tensor, columns))
+            continue
         sources = sources_of(held.placed.pattern, tensor.placed.pattern)
         if sources.gap is not None:
             raise _not_covered(name, sources.gap)
         if few:
             moves += _written_out(name, held, tensor, sources, choice)
         else:
-            tables.append(Table(name, held, tensor, columns_of(held, tensor, sources, choice)))
+            tables.append(Table(name, held, tensor, chosen_columns(held, tensor, sources, choice)))
     return Plan(tuple(moves)) if few else Plan(Moves(tables))
 
 

@@ -52,7 +52,7 @@ def sources_of(have: Pattern, want: Pattern) -> Sources:
         if wanted in found or wanted.empty:
             continue
         near = have.touching(wanted)
-        parts = tuple(Fragment(holding.box & wanted, holding) for holding in near)
+        parts = tuple(sorted((Fragment(holding.box & wanted, holding) for holding in near), key=_by_box))
         if not (disjoint and sum(part.box.size for part in parts) == wanted.size):
             gap = first_gap(wanted, [holding.box for holding in near])
             if gap is not None:
@@ -60,3 +60,7 @@ def sources_of(have: Pattern, want: Pattern) -> Sources:
         sole = sole and all(len(holding.ranks) == 1 for holding in near)
         found[wanted] = parts
     return Sources(disjoint, sole, found, None)
+
+
+def _by_box(fragment: Fragment) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return fragment.box.lo, fragment.box.hi
