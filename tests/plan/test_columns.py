@@ -11,7 +11,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perdure.errors import Bug, NotCovered
-from perdure.layout import Box, ByHead, Cut, Even, Fused, Layout, Mesh, Piece, TensorLayout, cut_tensor, flat_cut, view
+from perdure.layout import (
+    Box,
+    ByHead,
+    Cut,
+    Even,
+    Fused,
+    Layout,
+    Mesh,
+    Piece,
+    TensorLayout,
+    cut_tensor,
+    flat_cut,
+    rename,
+    shift_layer,
+    split_fused,
+    view,
+)
 from perdure.plan import Plan, audit, reshard
 from perdure.plan.moves import Moves, Table
 from perdure.testing.layouts import cut_out, layouts, own_arrays, shapes, wholes_of
@@ -144,6 +160,17 @@ def test_an_audit_in_columns_finds_what_was_tampered_with() -> None:
         audit(plan, Layout({"w": TensorLayout((16, 9), (), "int16")}), want)
 
 
+def test_an_overlap_that_makes_up_for_a_gap_in_size_is_found() -> None:
+    left, right = Piece.alone(0, Box((0,), (4,))), Piece.alone(1, Box((4,), (8,)))
+    have = Layout({"w": TensorLayout((8,), (left, right), "int8")})
+    want = Layout({"w": TensorLayout((8,), (Piece.alone(2, Box((0,), (8,))),), "int8")})
+    plan = reshard(have, want)
+    audit(plan, have, want)
+    twice = {"lo": np.array([[0], [0]]), "hi": np.array([[4], [4]]), "source": np.array([0, 0], np.int32)}
+    with pytest.raises(Bug, match=r"\[0:4\] arrives 2 times"):
+        audit(tampered(plan, **twice), have, want)
+
+
 def test_many_boxes_into_one_are_painted() -> None:
     mesh = Mesh((("dp", 60),))
     have = Layout({"w": cut_tensor((60, 2), mesh=mesh, cuts=(Cut("dp", 0, Even()),), dtype="int8")})
@@ -215,3 +242,39 @@ def test_states_of_a_model_go_from_one_parallel_training_to_another() -> None:
         plan = reshard(have, want)
         audit(plan, have, want)
         assert plan.nbytes == sum(p.box.size * t.element_bytes for t in want.values() for p in t.pieces)
+
+
+def test_stages_that_count_their_own_layers_and_fuse_their_own_way_meet_under_global_names() -> None:
+    """A stage's ``layers.0`` is the model's ``layers.4``; q|k|v is one tensor here and three there."""
+    sections = {"q": 12, "k": 4, "v": 4}
+    qkv = Fused(tuple((size, ByHead(size // 2)) for size in sections.values()))
+
+    def fused(stage: int) -> Layout:
+        mesh, at = Mesh((("pp", 2), ("tp", 2))), {"pp": stage}
+        local = {
+            f"layers.{i}.qkv": cut_tensor((20, 6), mesh=mesh, cuts=(Cut("tp", 0, qkv),), dtype="float32", at=at)
+            for i in range(4)
+        }
+        return rename(Layout(local), lambda name: shift_layer(name, by=4 * stage))
+
+    split = {
+        name.replace("qkv", part): tensor
+        for stage in range(2)
+        for name, whole in fused(stage).items()
+        for part, tensor in split_fused(whole, dim=0, sections=sections).items()
+    }
+    mesh = Mesh((("pp", 3), ("tp", 1)))
+    want = Layout(
+        {
+            f"layers.{i}.{part}": cut_tensor((rows, 6), mesh=mesh, cuts=(), dtype="float32", at={"pp": i * 3 // 8})
+            for i in range(8)
+            for part, rows in sections.items()
+        }
+    )
+    have = Layout(split)
+    have.check()
+    plan = reshard(have, want)
+    audit(plan, have, want)
+    assert plan.nbytes == want.nbytes
+    moves = [move for move in plan.moves if move.name == "layers.4.k"]
+    assert [(move.source.rank, str(move.source.place)) for move in moves] == [(2, "[6:8, 0:6]"), (3, "[6:8, 0:6]")]

@@ -42,7 +42,7 @@ class Pattern(ABC):
 
     @cached_property
     def _hash(self) -> int:
-        return hash((type(self), self.key))
+        return hash(self.key)
 
     @abstractmethod
     def __len__(self) -> int:
