@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perdure.layout import Box, EvenGrid, Layout, TensorLayout
+from perdure.layout import Box, EvenGrid, Layout, TensorLayout, first_overlap
 from perdure.state.geometry import geometry_of
 from perdure.state.index import Catalog, CatalogTensor, StoredPiece, piece_key
 from perdure.state.items import Held, Memory, TensorItem
@@ -79,7 +79,7 @@ def asked(catalog: Catalog, want: Layout, rank: int) -> list[Transfer]:
 def test_segments_say_what_the_list_says(
     forms: dict[str, tuple[int, ...]], ranks_a_part: int, data: st.DataObject
 ) -> None:
-    have = data.draw(st.one_of(cut_layouts(forms), layouts(forms, world=4)))
+    have = data.draw(st.one_of(cut_layouts(forms), layouts(forms, world=4, extra_boxes=3)))
     known: dict[tuple[object, ...], Geometry] = {}
     for name, tensor in have.items():
         pieces, plain = saved(name, tensor, ranks_a_part, known), listed(name, tensor, ranks_a_part)
@@ -94,7 +94,10 @@ def test_segments_say_what_the_list_says(
         if not plain:
             continue
         where = lying(pieces, tensor.shape)
-        assert sorted((p.rank, p.box.lo, p.box.hi) for p in where) == [(r, b.lo, b.hi) for r, b in written(tensor)]
+        assert sorted((p.rank, p.box.lo, p.box.hi) for p in where) == sorted(
+            (r, b.lo, b.hi) for r, b in written(tensor)
+        )
+        assert where.pattern.disjoint == (first_overlap([piece.box for piece in plain]) is None)
         box = plain[data.draw(st.integers(0, len(plain) - 1))].box
         near = {(h.box, rank + where.first) for h in where.pattern.touching(box) for rank in h.ranks}
         assert near == {(other, rank) for rank, other in written(tensor) if other.touches(box)}
