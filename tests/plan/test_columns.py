@@ -28,7 +28,7 @@ from perdure.layout import (
     split_fused,
     view,
 )
-from perdure.plan import Plan, audit, reshard
+from perdure.plan import Plan, audit, reshard, rounds
 from perdure.plan.moves import Moves, Table
 from perdure.testing.layouts import cut_out, layouts, own_arrays, shapes, wholes_of
 from perdure.testing.meshes import cut_layouts
@@ -77,6 +77,16 @@ def test_every_element_arrives_once_from_one_that_holds_it(pair: tuple[Layout, L
     assert hash(plan) == hash(written_out)
     for rank in written_out.ranks[:3]:
         assert plan.of_rank(rank) == written_out.of_rank(rank)
+
+
+@given(pairs(), st.integers(1, 40))
+@settings(max_examples=80, deadline=None)
+def test_rounds_of_columns_are_the_rounds_of_their_moves(pair: tuple[Layout, Layout], budget_elements: int) -> None:
+    plan = reshard(*pair)
+    found = rounds(plan, budget_bytes=4 * budget_elements)
+    expected = rounds(Plan(tuple(plan.moves)), budget_bytes=4 * budget_elements)
+    assert found == expected
+    audit(Plan(tuple(move for step in found for move in step.moves)), *pair)
 
 
 @given(FORMS.flatmap(lambda forms: st.tuples(cut_layouts(forms), cut_layouts(forms))))

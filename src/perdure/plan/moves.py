@@ -41,6 +41,10 @@ class Columns:
     def __len__(self) -> int:
         return len(self.size)
 
+    def at(self, rows: Ints) -> Columns:
+        """A copy of ``rows``, in that order."""
+        return Columns(self.lo[rows], self.hi[rows], self.source[rows], self.dest[rows], self.size[rows])
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Table:
