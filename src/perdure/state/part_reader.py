@@ -28,7 +28,8 @@ from perdure.state.entries import (
     name_of,
 )
 from perdure.state.geometry import Geometry, Placed, geometry_of
-from perdure.state.index import CatalogTensor, StoredPiece
+from perdure.state.index import CatalogTensor
+from perdure.state.stored import Segment, StoredPieces
 from perdure.store import LeafRef, Part, PartRef, Run
 
 __all__ = ["PartReader"]
@@ -56,6 +57,7 @@ class PartReader:
         if ranks and ranks[-1] >= self.index.world:
             raise self._refused(f"it is of rank {ranks[-1]} of {self.index.world}")
         self._mine = frozenset(ranks)
+        self._pack_names = tuple(pack.name for pack in part.packs)
         self._least_nbytes = min((pack.nbytes for pack in part.packs), default=0)
         self._geometries: dict[tuple[str, tuple[int, ...], int | tuple[BlockEntry, ...]], Geometry] = {}
         self._of = {kind: [leaf for leaf in part.leaves if leaf.kind == kind] for kind in KINDS}
@@ -187,11 +189,7 @@ class PartReader:
                     raise self._refused(f"{name!r} has a block of {nbytes(*stored)} bytes, more than its pack has")
 
     def _catalogued(self, placed: Placed, aliases: tuple[str, ...]) -> CatalogTensor:
-        refs, stem = self._part.packs, placed.key_stem
-        pieces = tuple(
-            StoredPiece(box, refs[number if number >= 0 else -1 - number].name, stem + suffix, number < 0)
-            for box, suffix, number in zip(placed.geometry.boxes, placed.geometry.suffixes, placed.packs, strict=True)
-        )
+        pieces = StoredPieces((Segment(placed.geometry, placed.packs, self._pack_names, placed.key_stem),))
         return CatalogTensor(placed.name, placed.dtype, placed.shape, pieces, aliases, placed.rank)
 
     def _entries(
