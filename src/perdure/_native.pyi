@@ -31,19 +31,19 @@ def planes_room(nbytes: int, width: int) -> int: ...
 def planes_encode(data: _BytesLike, base: _BytesLike | None, out: _Digests, width: int, floats: bool) -> int: ...
 def planes_decode(coded: _BytesLike, base: _BytesLike | None, out: _Digests, width: int, floats: bool) -> bool: ...
 def predict_update(
-    x: _BytesLike,
+    x: _Digests,
     keep: float,
-    moments: Sequence[_BytesLike],
-    squares: Sequence[_BytesLike | None],
+    moments: Sequence[_Digests],
+    squares: Sequence[_Digests | None],
     by: Sequence[float],
     eps: Sequence[float],
     out: _Digests,
     width: int,
 ) -> None: ...
 def predict_square(
-    square: _BytesLike,
-    before: _BytesLike,
-    moment: _BytesLike,
+    square: _Digests,
+    before: _Digests,
+    moment: _Digests,
     keep: float,
     fade: float,
     by: float,
@@ -51,7 +51,7 @@ def predict_square(
     out: _Digests,
     width: int,
 ) -> None: ...
-def predict_rounding(x: _BytesLike, out: _Digests, width: int, to: int) -> None: ...
+def predict_rounding(x: _Digests, out: _Digests, width: int, to: int) -> None: ...
 def uring_refused() -> int: ...
 def read_tiles(
     fd: int,

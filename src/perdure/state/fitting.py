@@ -14,13 +14,15 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["SecondFit", "UpdateFit", "fit_fade", "fit_second", "fit_update", "step_of"]
+__all__ = ["Array", "SecondFit", "UpdateFit", "fit_fade", "fit_second", "fit_update", "step_of"]
 
 Array = npt.NDArray[np.float64]
 
 _ROUNDS: Final = 5
 _TINY: Final = 1e-300
+_EPS_ROUNDS: Final = 3
 _MODE_SHARE: Final = 0.05
+_ALIKE: Final = 1e-5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,23 +59,26 @@ def fit_update(
 
     ``eps`` is where the search for the optimizer's own begins; it matters only where gradients are as small.
     """
-    steps = [step_of(moment, square, eps) for moment, square in moments]
-    found = _robust([old, *(-step for step in steps)], now - old, unit / 2 * np.abs(now))
+    change, floor = now - old, unit / 2 * np.abs(now)
     at = np.full(now.shape[0], eps)
+
+    def columns() -> list[Array]:
+        return [old, *(-step_of(moment, square, at[:, None]) for moment, square in moments)]
+
+    found = _robust(columns(), change, floor)
     squared = [(i, moment, square) for i, (moment, square) in enumerate(moments) if square is not None]
-    if squared:
-        for _ in range(3):  # Gauss-Newton: what one more eps would do is a column like the others
-            steps = [step_of(moment, square, at[:, None]) for moment, square in moments]
-            slope = np.zeros_like(now)
-            for i, moment, square in squared:
-                by = found[:, 1 + i : 2 + i]
-                slope += by * step_of(step_of(moment, square, at[:, None]), square, at[:, None])
-            wider = _robust([old, *(-step for step in steps), slope], now - old, unit / 2 * np.abs(now))
-            moved = np.clip(at + wider[:, -1], at / 4, at * 4 + 1e-12)
-            useful = np.isfinite(moved) & (np.abs(slope).max(axis=1) * at > unit / 8 * np.median(np.abs(now), axis=1))
-            at = np.where(useful, moved, at)
-        steps = [step_of(moment, square, at[:, None]) for moment, square in moments]
-        found = _robust([old, *(-step for step in steps)], now - old, unit / 2 * np.abs(now))
+    for _ in range(
+        _EPS_ROUNDS if squared else 0
+    ):  # Gauss-Newton: what one more eps would do is a column like the others
+        slope = np.zeros_like(now)
+        for i, moment, square in squared:
+            slope += found[:, 1 + i : 2 + i] * step_of(step_of(moment, square, at[:, None]), square, at[:, None])
+        seen = np.abs(slope).max(axis=1) * at > np.median(floor, axis=1) / 4
+        if not seen.any():
+            break
+        moved = np.clip(at + _robust([*columns(), slope], change, floor)[:, -1], at / 4, at * 4 + 1e-12)
+        at = np.where(seen & np.isfinite(moved), moved, at)
+        found = _robust(columns(), change, floor)
     return [
         UpdateFit(1 + float(row[0]), tuple(float(by) for by in row[1:]), float(small))
         for row, small in zip(found, at, strict=True)
@@ -99,25 +104,19 @@ def fit_second(now: Array, old: Array, moment: Array, before: Array, unit: float
 
 
 def fit_fade(now: Array, old: Array) -> list[float]:
-    """The factor from ``old`` to ``now`` for each row: that of elements without gradient, if there are some, else the best.
+    """The factor from ``old`` to ``now`` for each row: that of elements without gradient, if there are some.
 
-    Where a gradient is 0 (a token that did not occur) a moment is its old self times the same number everywhere.
+    Where a gradient is 0 (a token that did not occur) a moment is its old self times the same number everywhere; if
+    there is no such number, the factor is what most elements come near to.
     """
-    scale = 1 / (np.abs(now) + _TINY)
-    best = _robust([np.nan_to_num(old * scale, posinf=0.0, neginf=0.0)], now * scale, np.full(now.shape, 1e-7))[:, 0]
-    ratio = now / np.where(old == 0, np.nan, old)
-    ranked = np.sort(ratio, axis=1)
+    ranked = np.sort(now / np.where(old == 0, np.nan, old), axis=1)  # what is no number goes last
+    rows = np.arange(len(ranked))
+    known = np.isfinite(ranked).sum(axis=1)
+    fades = np.where(known > 0, ranked[rows, known // 2 - (known > 0)], 1.0)
     step = max(2, int(_MODE_SHARE * now.shape[1]))
-    fades = best.tolist()
-    if step < ranked.shape[1]:
-        width = ranked[:, step:] - ranked[:, :-step]
-        width = np.where(np.isfinite(width), width, np.inf)
-        at = width.argmin(axis=1)
-        rows = np.arange(len(fades))
-        tight = width[rows, at] < 1e-5
-        middle = ranked[rows, at + step // 2]
-        fades = [float(m) if t else b for m, t, b in zip(middle, tight, fades, strict=True)]
-    return fades
+    width = ranked[:, step:] - ranked[:, :-step]
+    at = np.where(np.isfinite(width), width, np.inf).argmin(axis=1)
+    return np.asarray(np.where(width[rows, at] < _ALIKE, ranked[rows, at + step // 2], fades)).tolist()  # type: ignore[no-any-return]
 
 
 def _robust(columns: Sequence[Array], y: Array, floor: Array) -> Array:
@@ -135,7 +134,7 @@ def _robust(columns: Sequence[Array], y: Array, floor: Array) -> Array:
         right = heavy.swapaxes(1, 2) @ y[:, :, None]
         found = np.linalg.solve(square + (trace + _TINY) * ridge, right)[:, :, 0]
         residual = y - (a @ found[:, :, None])[:, :, 0]
-        middle = np.median(np.abs(residual), axis=1, keepdims=True)
+        middle = np.sqrt(np.abs(residual)).mean(axis=1, keepdims=True) ** 2  # what most are like; a median takes longer
         weight = 1 / (residual**2 + floor**2 + (middle / 2) ** 2 + _TINY)
         weight /= weight.max(axis=1, keepdims=True)
     return np.asarray(found / size)

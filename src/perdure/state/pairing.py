@@ -1,11 +1,12 @@
 """Which blocks may belong together: candidates from samples, by correlation or by equal rounded bits, never by name.
 
-Everything is a product of matrices or a sort over all blocks of a group, so that thousands of blocks with one shape cost
-little; what is found here is only tried, not believed. Rows are blocks, columns sampled elements.
+Everything is a product of matrices or a sort over all blocks of a group, so that thousands of blocks with one shape
+cost little; what is found here is only tried, not believed. Rows are blocks, columns sampled elements.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
@@ -15,7 +16,7 @@ from perdure.codec.dtypes import DTYPES
 from perdure.state.predicting import predict
 from perdure.state.relations import Rounding
 
-__all__ = ["best_matches", "log_sizes", "rounded_from", "standardised"]
+__all__ = ["best_matches", "chance", "log_sizes", "rounded_from", "standardised"]
 
 Array = npt.NDArray[np.float32]
 
@@ -30,41 +31,49 @@ def standardised(rows: npt.NDArray[Any]) -> Array:
     peak = np.abs(centred).max(axis=1, keepdims=True)
     centred = centred / np.where(peak > 0, peak, 1)
     length = np.linalg.norm(centred, axis=1, keepdims=True)
-    return (centred / np.where(length > 0, length, 1)).astype(np.float32)
+    return np.asarray(centred / np.where(length > 0, length, 1), np.float32)
 
 
 def log_sizes(rows: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     """The logarithms of what each element is in size; zeros count as the smallest other of the row."""
     size = np.abs(rows)
     least = np.where(size > 0, size, np.inf).min(axis=1, keepdims=True)
-    return np.log2(np.maximum(size, np.where(np.isfinite(least), least, 1)))
+    return np.asarray(np.log2(np.maximum(size, np.where(np.isfinite(least), least, 1))))
 
 
 def best_matches(wanted: Array, offered: Array, count: int, least: float) -> list[list[int]]:
-    """For each row of ``wanted`` up to ``count`` rows of ``offered``, the best first, with at least ``least`` correlation.
+    """For each row of ``wanted`` up to ``count`` rows of ``offered``, the best first.
 
-    Both are standardised; the correlation counts with its sign.
+    Both are standardised; the correlation is at least ``least`` and counts with its sign.
     """
     if not len(offered):
         return [[] for _ in wanted]
     found: list[list[int]] = []
-    count = min(count, len(offered))
     for start in range(0, len(wanted), _CHUNK_ROWS):
         alike = wanted[start : start + _CHUNK_ROWS] @ offered.T
-        top = np.argpartition(-alike, count - 1, axis=1)[:, :count]
-        for row, best in enumerate(top):
-            ranked = sorted(best.tolist(), key=lambda i, row=row: -alike[row, i])  # type: ignore[misc]
-            found.append([i for i in ranked if alike[row, i] >= least])
+        rows = np.arange(len(alike))
+        ranked: list[list[int]] = [[] for _ in rows]
+        for _ in range(min(count, len(offered))):
+            best = alike.argmax(axis=1)
+            for row, place, enough in zip(ranked, best.tolist(), (alike[rows, best] >= least).tolist(), strict=True):
+                if enough:
+                    row.append(place)
+            alike[rows, best] = -2
+        found += ranked
     return found
 
 
-def rounded_from(
-    narrow: npt.NDArray[Any], dtype: str, wide: npt.NDArray[Any], wide_dtype: str
-) -> list[int | None]:
+def chance(rows: int, columns: int) -> float:
+    """The best correlation that one row has with ``rows`` others of noise, about."""
+    return math.sqrt(2 * math.log(max(rows, 2)) / columns)
+
+
+def rounded_from(narrow: npt.NDArray[Any], dtype: str, wide: npt.NDArray[Any], wide_dtype: str) -> list[int | None]:
     """For each row of ``narrow`` (samples of ``dtype``) the row of ``wide`` that it is probably the rounding of.
 
-    Eight bytes of rounded neighbours and their place are a key: a copy that is rounded in any other way (stochastically,
-    upwards) still has some keys in common with its master. Keys of equal neighbours say nothing and do not count.
+    Eight bytes of rounded neighbours and their place are a key: a copy that is rounded in any other way
+    (stochastically, upwards) still has some keys in common with its master. Keys of equal neighbours say nothing and
+    do not count.
     """
     itemsize = DTYPES[dtype].itemsize
     per_key = _KEY_BYTES // itemsize

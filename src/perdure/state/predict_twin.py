@@ -17,7 +17,7 @@ from perdure.errors import CallError
 __all__ = ["predict_rounding", "predict_square", "predict_update"]
 
 _Bytes = npt.NDArray[np.uint8]
-_REALS: Final[dict[int, tuple[type, type, int]]] = {
+_REALS: Final[dict[int, tuple[Any, Any, int]]] = {
     4: (np.float32, np.uint32, 0x7F800000),
     8: (np.float64, np.uint64, 0x7FF << 52),
 }
@@ -38,13 +38,13 @@ def predict_update(
     real, word, infinity = _REALS[width]
 
     def compute() -> npt.NDArray[Any]:
-        total = real(keep) * x.view(real)
+        total: npt.NDArray[Any] = real(keep) * x.view(real)
         for moment, square, factor, small in zip(moments, squares, by, eps, strict=True):
             step = real(factor) * moment.view(real)
             total = total - (step if square is None else step / (np.sqrt(square.view(real)) + real(small)))
         return total
 
-    bits = _exactly(compute).view(word)
+    bits: npt.NDArray[Any] = _exactly(compute).view(word)
     none = bits & ~word(1 << (8 * width - 1)) > word(infinity)
     out.view(word)[:] = np.where(none, x.view(word), bits)
 
@@ -60,15 +60,15 @@ def predict_square(
     out: _Bytes,
     width: int,
 ) -> None:
-    """``keep * square + by * d * d + rest * before**2``, d being ``moment - fade * before``; else the bits of ``square``."""
+    """``keep * square + by * d**2 + rest * before**2``, d being ``moment - fade * before``; below 0: ``square``."""
     real, word, infinity = _REALS[width]
 
     def compute() -> npt.NDArray[Any]:
-        was = before.view(real)
+        was: npt.NDArray[Any] = before.view(real)
         d = moment.view(real) - real(fade) * was
-        return real(keep) * square.view(real) + real(by) * (d * d) + real(rest) * (was * was)
+        return np.asarray(real(keep) * square.view(real) + real(by) * (d * d) + real(rest) * (was * was))
 
-    bits = _exactly(compute).view(word)
+    bits: npt.NDArray[Any] = _exactly(compute).view(word)
     out.view(word)[:] = np.where(bits > word(infinity), square.view(word), bits)
 
 

@@ -1,8 +1,8 @@
 """Compute the base that a relation tells of, with the same bits on every machine.
 
-Elementwise, so any slice of a block can be computed from the same slices of its sources: a reader or writer goes tile by
-tile, while the tile is in the cache. The arithmetic is fixed in `native/predict.h`; the floating-point mode of the calling
-thread does not matter to the kernels.
+Elementwise, so any slice of a block can be computed from the same slices of its sources: a reader or writer goes tile
+by tile, while the tile is in the cache. The arithmetic is fixed in `native/predict.h`; the floating-point mode of the
+calling thread does not matter to the kernels.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ if NATIVE:
 
     _update, _square, _rounding = _native.predict_update, _native.predict_square, _native.predict_rounding
 else:
-    _update, _square = predict_twin.predict_update, predict_twin.predict_square
-    _rounding = predict_twin.predict_rounding
+    _update, _square, _rounding = (
+        predict_twin.predict_update,
+        predict_twin.predict_square,
+        predict_twin.predict_rounding,
+    )
 
 __all__ = ["NARROWER", "PREDICTABLE", "predict", "predict_into"]
 
@@ -41,7 +44,7 @@ _NARROW_NUMBERS: Final = {"bfloat16": 0, "float16": 1, "float32": 2}
 def predict(relation: Relation, inputs: Sequence[Bytes], *, dtype: str, wide: str | None = None) -> Bytes:
     """`predict_into` new memory."""
     nbytes = inputs[0].size
-    if isinstance(relation, Rounding) and wide in DTYPES:
+    if isinstance(relation, Rounding) and wide is not None and wide in DTYPES:
         nbytes = nbytes // DTYPES[wide].itemsize * DTYPES[dtype].itemsize
     out = np.empty(nbytes, np.uint8)
     predict_into(out, relation, inputs, dtype=dtype, wide=wide)
@@ -53,8 +56,9 @@ def predict_into(
 ) -> None:
     """Compute the base of a tensor of ``dtype`` into ``out``, uint8[n], contiguous.
 
-    ``inputs`` are the same elements of what `perdure.state.relations.sources` names, in that order, uint8[n], contiguous;
-    ``wide`` is the dtype of the wider tensor of a `Rounding`. Releases the interpreter's lock; any thread may call.
+    ``inputs`` are the same elements of what `perdure.state.relations.sources` names, in that order, uint8[n],
+    contiguous; ``wide`` is the dtype of the wider tensor of a `Rounding`. Releases the interpreter's lock; any thread
+    may call.
 
     Raises: `CallError` if dtypes, sizes or the number of inputs do not fit the relation.
     """

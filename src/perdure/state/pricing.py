@@ -14,7 +14,7 @@ from perdure.codec import encode
 from perdure.codec.dtypes import DTYPES
 from perdure.codec.stage import Bytes
 
-__all__ = ["alone_bits", "coded_nbytes", "codec_for", "distance_bits", "distances", "spread"]
+__all__ = ["alone_bits", "codec_for", "coded_nbytes", "distance_bits", "spread"]
 
 _MANTISSA: Final = {"float32": 23, "float64": 52, "bfloat16": 7, "float16": 10}
 _SAMPLE_PLACES: Final = 4
@@ -26,19 +26,18 @@ def codec_for(dtype: str) -> str:
     return "ulp" if dtype in ("bfloat16", "float16") else "planes"
 
 
-def distances(now: npt.NDArray[Any], base: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float64]:
-    """How many floats lie between ``now`` and ``base``, arrays of ``dtype`` or of words of its width."""
-    word = np.dtype(f"i{DTYPES[dtype].itemsize}")
-    return np.abs((_ordered(now.view(word)) - _ordered(base.view(word))).astype(np.float64))
-
-
 def distance_bits(now: npt.NDArray[Any], base: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float64]:
-    """The estimated cost of each row of ``now`` on that of ``base``: the sizes of distances, and what is below them."""
-    sizes = np.log2(1 + distances(now, base, dtype))
-    whole = 8 * DTYPES[dtype].itemsize
-    classes = np.ceil(sizes).astype(np.int64)
+    """The estimated cost of each row of ``now`` on that of ``base``: the sizes of distances, and what is below them.
+
+    Rows are of ``dtype``, or of words of its width.
+    """
+    word = np.dtype(f"i{DTYPES[dtype].itemsize}")
+    wide = np.float64 if word.itemsize == 8 else np.float32
+    apart = np.abs((_ordered(now.view(word)) - _ordered(base.view(word))).astype(wide))
+    classes = np.ceil(np.log2(1 + apart)).astype(np.int64)
     below = np.maximum(classes - 1, 0).mean(axis=1) + (classes > 0).mean(axis=1)
-    return np.minimum(_entropy(classes, whole + 2) + below, whole)
+    whole = 8 * word.itemsize
+    return np.asarray(np.minimum(_entropy(classes, whole + 2) + below, whole))
 
 
 def alone_bits(now: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float64]:
@@ -46,15 +45,18 @@ def alone_bits(now: npt.NDArray[Any], dtype: str) -> npt.NDArray[np.float64]:
     width, mantissa = DTYPES[dtype].itemsize, _MANTISSA[dtype]
     top = (now.view(f"u{width}") >> np.array(mantissa, f"u{width}")).astype(np.int64)
     same = (now.view(f"u{width}") == now.view(f"u{width}")[:, :1]).all(axis=1)
-    low, ranked = top.min(axis=1, keepdims=True), np.sort(top, axis=1)
-    runs = np.cumsum(np.diff(ranked, axis=1, prepend=low) > 0, axis=1)  # the exponents numbered, so that few bins do
-    return np.where(same, 0.0, _entropy(runs, now.shape[1]) + mantissa)
+    sign = top >> 8 * width - 1 - mantissa
+    size = top & (1 << 8 * width - 1 - mantissa) - 1
+    below = np.minimum(size.max(axis=1, keepdims=True) - size, 63)  # the exponents from the largest down: few bins do
+    return np.where(same, 0.0, _entropy(2 * below + sign, 128) + mantissa)
 
 
 def coded_nbytes(now: Bytes, base: Bytes | None, dtype: str) -> int:
     """The size of the frame of ``now`` (bytes of ``dtype``) on ``base``."""
     shape = (now.size // DTYPES[dtype].itemsize,)
-    return len(encode(now, codec=codec_for(dtype) if base is not None else "planes", base=base, dtype=dtype, shape=shape))
+    return len(
+        encode(now, codec=codec_for(dtype) if base is not None else "planes", base=base, dtype=dtype, shape=shape)
+    )
 
 
 def spread(size: int) -> list[slice]:
@@ -64,9 +66,13 @@ def spread(size: int) -> list[slice]:
     return [slice(int(start), int(start) + run) for start in starts]
 
 
-def _ordered(words: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Floats, given as signed words, as integers in the order of their values; of eight bytes, differences may wrap."""
-    return np.where(words < 0, words ^ np.array(np.iinfo(words.dtype).max, words.dtype), words).astype(np.int64)
+def _ordered(words: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Floats, given as signed words, as integers in the order of their values; the widest differences wrap."""
+    width = 8 * words.dtype.itemsize
+    if width <= 16:
+        words = words.astype(np.int32) << 32 - width
+        return np.asarray((words ^ (words >> 31 & 0x7FFFFFFF)) >> 32 - width)
+    return np.asarray(words ^ (words >> width - 1 & np.array(np.iinfo(words.dtype).max, words.dtype)))
 
 
 def _entropy(symbols: npt.NDArray[np.int64], bins: int) -> npt.NDArray[np.float64]:

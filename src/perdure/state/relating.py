@@ -1,8 +1,8 @@
 """Find how tensors of a checkpoint follow from one another, by looking at their bytes, never at their names.
 
 Pure: blocks of one rank in, relations out. For each block the cheapest base is chosen among none, its own older self,
-the rounding of a wider tensor, and what an optimizer makes of moments; where the block is large, by coding a sample of it
-with each. The cost is that of a few hundred elements a block, and of the samples.
+the rounding of a wider tensor, and what an optimizer makes of moments; where the block is large, by coding samples of
+it with each. That costs a few hundred elements a block, and the samples.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import numpy as np
 
 from perdure.codec.stage import Bytes
 from perdure.layout import Box
-from perdure.state.moments import Offer, offers
 from perdure.state.pairing import rounded_from
 from perdure.state.predicting import NARROWER, PREDICTABLE, predict
 from perdure.state.pricing import alone_bits, coded_nbytes, distance_bits, spread
+from perdure.state.recipes import Offer, offers
 from perdure.state.relations import Of, Previous, Relation, Rounding, decoding_order, sources
 from perdure.state.sampling import Block, Group, groups_of
 
@@ -28,6 +28,8 @@ _FLOATS: Final = ("float64", "float32", "float16", "bfloat16")
 _TRIED_ELEMENTS: Final = 1 << 18  # blocks of as many are worth coding samples of
 _LEAST_GAIN: Final = 0.02
 """A relation to other tensors must save that part of a tensor: who reads it must read those too."""
+_SOURCE_BITS: Final = 0.02
+"""Of relations that are as good, the one with fewer sources."""
 
 
 def relate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Relation]:
@@ -43,7 +45,9 @@ def relate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Rel
         _alone_or_plain(group, costs, chosen)
     made = [offer for group in groups if group.dtype in PREDICTABLE for offer in offers(group)]
     made += _roundings(groups)
-    made.sort(key=lambda offer: offer.bits - costs[offer.name])
+    made.sort(
+        key=lambda offer: offer.bits + _SOURCE_BITS * len(sources(offer.name, offer.relation)) - costs[offer.name]
+    )
     for name, relation, bits in made:
         if bits < costs[name] * (1 - _LEAST_GAIN) and not _needs(name, relation, chosen):
             if now[name].box.size >= _TRIED_ELEMENTS and not _wins(name, relation, chosen.get(name), now, base):
@@ -83,15 +87,15 @@ def _roundings(groups: list[Group]) -> list[Offer]:
         for dtype in NARROWER.get(group.dtype, ()):
             for other in wide[dtype, group.box]:
                 owners = rounded_from(group.now, group.dtype, other.now, dtype)
-                rows = [row for row, owner in enumerate(owners) if owner is not None]
-                if not rows:
+                found = {row: owner for row, owner in enumerate(owners) if owner is not None}
+                if not found:
                     continue
-                masters = other.now[[owners[row] for row in rows]]
+                rows, masters = list(found), other.now[list(found.values())]
                 flat = masters.view(np.uint8).reshape(-1)
                 base = predict(Rounding("-"), [flat], dtype=group.dtype, wide=dtype)
                 bits = distance_bits(group.now[rows], base.view(group.now.dtype).reshape(len(rows), -1), group.dtype)
                 made += [
-                    Offer(group.names[row], Rounding(other.names[owners[row] or 0]), float(cost))
+                    Offer(group.names[row], Rounding(other.names[found[row]]), float(cost))
                     for row, cost in zip(rows, bits, strict=True)
                 ]
     return made
@@ -126,9 +130,7 @@ def _wins(
     return size(relation) < size(other) * (1 - _LEAST_GAIN)
 
 
-def _part_of(
-    name: str, relation: Relation, now: Mapping[str, Block], base: Mapping[str, Block], part: slice
-) -> Bytes:
+def _part_of(name: str, relation: Relation, now: Mapping[str, Block], base: Mapping[str, Block], part: slice) -> Bytes:
     inputs = [_bytes(_found(of, now, base), part) for of in sources(name, relation)]
     wide = now[relation.of].dtype if isinstance(relation, Rounding) else None
     return predict(relation, inputs, dtype=now[name].dtype, wide=wide)

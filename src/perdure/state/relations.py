@@ -3,8 +3,8 @@
 A frame may be made on a base that is stored nowhere, because it can be computed: a 16-bit copy is the rounding of its
 master, a master follows from its older self and an optimizer's moments. A relation says how. It names blocks with the
 same box of the same rank, in this step or in the base step; it says nothing of bytes, and it need not hold exactly:
-what differs from the computed base is what the frame codes. `perdure.state.predicting` computes, `perdure.state.relating`
-finds relations by looking at bytes alone.
+what differs from the computed base is what the frame codes. `perdure.state.predicting` computes,
+`perdure.state.relating` finds relations by looking at bytes alone.
 
 Relations lie in manifests as tagged JSON; what is read back is bounded and checked.
 """
@@ -44,7 +44,7 @@ class _Value(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Of(_Value, frozen=True, array_like=True):
-    """The block of the tensor ``name`` with the same box: in this step, or in the step that deltas of it are made on."""
+    """The block of the tensor ``name`` with the same box: in this step, or in the base step."""
 
     name: _Name
     step: Literal["this", "base"] = "this"
@@ -61,7 +61,7 @@ class Rounding(_Value, frozen=True, tag="rounding"):
 
 
 class Term(_Value, frozen=True, array_like=True):
-    """What one step of an optimizer took off: ``by * moment / (sqrt(square) + eps)``; without ``square``, ``by * moment``."""
+    """What one step of an optimizer took off: ``by * moment / (sqrt(square) + eps)``, or ``by * moment`` alone."""
 
     moment: Of
     square: Of | None
@@ -82,7 +82,7 @@ class Update(_Value, frozen=True, tag="update"):
 
 
 class SecondMoment(_Value, frozen=True, tag="second-moment"):
-    """``keep * tensor + by * (moment - fade * before)**2 + rest * before**2``, the tensor being this one in the base step.
+    """``keep * tensor + by * (moment - fade * before)**2 + rest * before**2``, the tensor being that of the base step.
 
     ``before`` and ``moment`` are the first moment in the base step and in this one: for a single step their difference
     is the gradient, and ``rest`` is 0.

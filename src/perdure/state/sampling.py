@@ -1,8 +1,8 @@
 """A few elements of many blocks at once: what relations are looked for in.
 
-Blocks of one dtype and box are a group; every block of a group is sampled at the same places, in runs as long as a cache
-line, so that a block costs a few dozen cache misses whatever its size. Narrower and wider blocks of one box are sampled
-at the same elements.
+Blocks of one dtype and box are a group; every block of a group is sampled at the same places, in runs as long as a
+cache line, so that a block costs a few dozen cache misses whatever its size. Narrower and wider blocks of one box are
+sampled at the same elements.
 """
 
 from __future__ import annotations
