@@ -19,7 +19,7 @@ from perdure.state.pairing import rounded_from
 from perdure.state.predicting import NARROWER, PREDICTABLE, predict
 from perdure.state.pricing import alone_bits, coded_nbytes, distance_bits, spread
 from perdure.state.recipes import Offer, offers
-from perdure.state.relations import Of, Previous, Relation, Rounding, decoding_order, sources
+from perdure.state.relations import Of, Previous, Relation, Rounding, sources
 from perdure.state.sampling import Block, Group, groups_of
 
 __all__ = ["base_of", "relate"]
@@ -43,17 +43,14 @@ def relate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Rel
     chosen: dict[str, Relation] = {}
     for group in groups:
         _alone_or_plain(group, costs, chosen)
-    made = [offer for group in groups if group.dtype in PREDICTABLE for offer in offers(group)]
-    made += _roundings(groups)
-    made.sort(
-        key=lambda offer: offer.bits + _SOURCE_BITS * len(sources(offer.name, offer.relation)) - costs[offer.name]
-    )
-    for name, relation, bits in made:
+    made = [offer for group in groups if group.dtype in PREDICTABLE for offer in offers(group)] + _roundings(groups)
+    useful = [offer for offer in made if offer.bits < costs[offer.name] * (1 - _LEAST_GAIN)]
+    useful.sort(key=lambda offer: offer.bits + _SOURCE_BITS * len(sources(*offer[:2])) - costs[offer.name])
+    for name, relation, bits in useful:
         if bits < costs[name] * (1 - _LEAST_GAIN) and not _needs(name, relation, chosen):
             if now[name].box.size >= _TRIED_ELEMENTS and not _wins(name, relation, chosen.get(name), now, base):
                 continue
             costs[name], chosen[name] = bits, relation
-    decoding_order(chosen)
     return chosen
 
 

@@ -89,5 +89,5 @@ def _sampled(blocks: Mapping[str, Block], names: list[str]) -> npt.NDArray[Any]:
     at = places(first.box.size)
     rows = np.empty((len(names), at.size), DTYPES[first.dtype].numpy)
     for row, name in zip(rows, names, strict=True):
-        np.take(blocks[name].data.view(rows.dtype), at, out=row, mode="clip")  # "clip" writes to out without a buffer
+        blocks[name].data.view(rows.dtype).take(at, out=row, mode="clip")  # "clip" writes to out without a buffer
     return rows
