@@ -112,7 +112,7 @@ def fit_fade(now: Array, old: Array) -> list[float]:
     ranked = np.sort(now / np.where(old == 0, np.nan, old), axis=1)  # what is no number goes last
     rows = np.arange(len(ranked))
     known = np.isfinite(ranked).sum(axis=1)
-    fades = np.where(known > 0, ranked[rows, known // 2 - (known > 0)], 1.0)
+    fades = np.where(known > 0, ranked[rows, np.maximum(known - 1, 0) // 2], 1.0)
     step = max(2, int(_MODE_SHARE * now.shape[1]))
     width = ranked[:, step:] - ranked[:, :-step]
     at = np.where(np.isfinite(width), width, np.inf).argmin(axis=1)

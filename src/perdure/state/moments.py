@@ -102,11 +102,12 @@ def trios_among(samples: Samples) -> list[Trio]:
     pairs = [(t, signed[m]) for t, found in zip(tensors, matches, strict=True) for m in found if signed[m] != t]
     if not pairs:
         return []
+    if len(pairs) > _MANY:  # sizes tell more than signs do: half the elements are enough
+        now, base, change = now[:, ::2], base[:, ::2], change[:, ::2]
     t, m = (list(side) for side in zip(*pairs, strict=True))
-    gradients = now[m] ** 2 + base[m] ** 2 + (now[m] - base[m]) ** 2  # of all the steps, as far as is known
-    stride = 1 if len(pairs) <= _MANY else 2  # sizes tell more than signs do: half the elements are enough
-    sizes = standardised((log_sizes(gradients) - log_sizes(change[t]))[:, ::stride])
-    found = best_matches(sizes, standardised(log_sizes(now[squares])[:, ::stride]), 2, _LEAST_SIZES)
+    gradients = log_sizes(now**2 + base**2 + change**2)  # of all the steps, as far as is known
+    sizes = standardised(gradients[m] - log_sizes(change)[t])
+    found = best_matches(sizes, standardised(log_sizes(now[squares])), 2, _LEAST_SIZES)
     tried = [
         Trio(tensor, moment, square)
         for (tensor, moment), each in zip(pairs, found, strict=True)
@@ -114,7 +115,7 @@ def trios_among(samples: Samples) -> list[Trio]:
         if square != tensor
     ]
     best: dict[int, tuple[float, Trio]] = {}
-    for trio, score in zip(tried, _explained(samples, tried).tolist(), strict=True):
+    for trio, score in zip(tried, _explained(now, base, tried).tolist(), strict=True):
         if score >= _LEAST_STEP and score > best.get(trio.tensor, (0.0, trio))[0]:
             best[trio.tensor] = score, trio
     return [trio for _, trio in best.values()]
@@ -133,17 +134,17 @@ def pairs_among(samples: Samples, trios: Sequence[Trio]) -> list[Pair]:
     return sorted(pairs)
 
 
-def _explained(samples: Samples, trios: Sequence[Trio]) -> Array:
+def _explained(now: Array, base: Array, trios: Sequence[Trio]) -> Array:
     """How much each tensor's change is alike the steps that its moments make: their correlation."""
+    changes = standardised(now - base)
     scores = np.zeros(len(trios))
     with_square = [i for i, trio in enumerate(trios) if trio.square is not None]
     without = [i for i, trio in enumerate(trios) if trio.square is None]
     for at in (with_square, without):
         t, m = [trios[i].tensor for i in at], [trios[i].moment for i in at]
         v = [square for i in at if (square := trios[i].square) is not None]
-        first, last = (step_of(side[m], side[v] if v else None, EPS) for side in (samples.base, samples.now))
-        change, steps = standardised(samples.now[t] - samples.base[t]), standardised(last + first / 2)
-        scores[at] = -(change * steps).sum(axis=1)
+        first, last = (step_of(side[m], side[v] if v else None, EPS) for side in (base, now))
+        scores[at] = -(changes[t] * standardised(last + first / 2)).sum(axis=1)
     return scores
 
 

@@ -25,7 +25,7 @@ __all__ = ["LEAST_ELEMENTS", "Offer", "offers"]
 LEAST_ELEMENTS: Final = 64
 """Blocks with fewer are not looked at: a frame's own bytes weigh more there."""
 
-_FITTED: Final = 16  # of many alike, so many are fitted
+_FITTED: Final = 8  # of many alike, so many are fitted
 _RECIPES: Final = 3  # and so many of the fits tried on all
 _LEAST_BITS: Final = 0.02  # a fit that saves less is not another one
 

@@ -14,6 +14,7 @@ from typing import Final
 import numpy as np
 
 from perdure.codec.stage import Bytes
+from perdure.errors import CallError, NotCovered
 from perdure.layout import Box
 from perdure.state.pairing import rounded_from
 from perdure.state.predicting import NARROWER, PREDICTABLE, predict
@@ -55,7 +56,21 @@ def relate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Rel
 
 
 def base_of(name: str, relation: Relation, now: Mapping[str, Block], base: Mapping[str, Block]) -> Bytes:
-    """The whole base of the tensor ``name``, uint8[n], from its sources, which all must be there."""
+    """The whole base of the tensor ``name``, uint8[n]. Of ``now[name]`` only dtype and box count.
+
+    Raises: `NotCovered` if a source is not there or has another box; `CallError` if its dtype does not fit.
+    """
+    block = now[name]
+    for of in sources(name, relation):
+        found = (now if of.step == "this" else base).get(of.name)
+        if found is None or found.box != block.box:
+            raise NotCovered(
+                f"the base of {name} is computed from {of.name} of the {of.step} step, which has no block {block.box}",
+                tensor=of.name,
+                box=str(block.box),
+            )
+        if found.dtype != block.dtype and not isinstance(relation, Rounding):
+            raise CallError(f"{of.name} is {found.dtype}, {name} is {block.dtype}", tensor=of.name)
     return _part_of(name, relation, now, base, slice(0, now[name].box.size))
 
 
