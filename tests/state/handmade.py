@@ -62,6 +62,7 @@ class Recorded:
     data: bytes
     tier: str = "disk"
     mapped: bool = False
+    raw: bool = False
     file: str = "a.safetensors"
     fails: dict[int, Exception] = field(default_factory=dict)
     reads: list[tuple[int, int]] = field(default_factory=list)

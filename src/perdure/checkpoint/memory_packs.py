@@ -29,6 +29,7 @@ class MemoryPacks:
 
     tier = "memory"
     mapped = True
+    raw = True
 
     def __init__(self, segments: Sequence[tuple[RankIndex, memoryview]], *, file: str) -> None:
         self.file = file

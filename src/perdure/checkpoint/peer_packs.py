@@ -39,6 +39,7 @@ class PeerPacks:
 
     tier = "peer"
     mapped = False
+    raw = True
 
     def __init__(self, address: Address, *, session: str, secret: bytes, url: str, save: SaveName, file: str) -> None:
         self.file = file

@@ -6,7 +6,7 @@ strict: an unknown or missing field, a box outside its tensor, a byte count that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
@@ -15,7 +15,7 @@ import msgspec
 from perdure.codec.dtypes import DTYPES, nbytes
 from perdure.errors import FormatRefused, LayoutError
 from perdure.layout import Box, EvenGrid, Layout, Piece, TensorLayout
-from perdure.state.stored import StoredPiece, StoredPieces
+from perdure.state.stored import StoredBase, StoredPiece, StoredPieces
 
 __all__ = [
     "Catalog",
@@ -116,6 +116,8 @@ class Catalog:
     aliases: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     local_values: dict[tuple[int, str], Any] = field(default_factory=dict)
+    base_of: Callable[[str], StoredBase | None] = field(default=lambda key: None, compare=False)
+    """how the base of the frame under a key is computed; None if it has none"""
 
     @classmethod
     def join(cls, indexes: Iterable[tuple[str, RankIndex]]) -> Catalog:

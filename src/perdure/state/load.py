@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from perdure.state.bases import Bases
 from perdure.state.crew import Buffers, work_off
 from perdure.state.filling import Filling, Job
 from perdure.state.index import Catalog, StoredPiece
@@ -57,7 +58,7 @@ def load(
     by_pack: dict[tuple[str, PackSource | None], list[Transfer]] = {}
     for transfer in transfers_of(catalog, matches):
         by_pack.setdefault((transfer.piece.pack, nearer(transfer.piece)), []).append(transfer)
-    filling = Filling(limits, Buffers(budget_bytes), on_bytes)
+    filling = Filling(limits, Buffers(budget_bytes), Bases(catalog.base_of, sources), on_bytes)
     jobs: list[list[Job]] = [[] for _ in by_pack]
 
     def open_pack(number: int, transfers: list[Transfer], copies: tuple[PackSource, ...]) -> None:

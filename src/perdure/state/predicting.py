@@ -17,7 +17,7 @@ from perdure.codec.dtypes import DTYPES
 from perdure.codec.stage import Bytes
 from perdure.errors import CallError
 from perdure.state import predict_twin
-from perdure.state.relations import Previous, Relation, Rounding, SecondMoment, Update
+from perdure.state.relations import Previous, Relation, Rounding, SecondMoment, Update, n_sources
 
 if NATIVE:
     from perdure import _native
@@ -62,7 +62,7 @@ def predict_into(
 
     Raises: `CallError` if dtypes, sizes or the number of inputs do not fit the relation.
     """
-    wanted = _wanted(relation)
+    wanted = n_sources(relation)
     if len(inputs) != wanted:
         raise CallError(f"a {type(relation).__name__} needs {wanted} inputs, not {len(inputs)}", dtype=dtype)
     if isinstance(relation, Rounding):
@@ -93,14 +93,3 @@ def predict_into(
                 squares.append(None if term.square is None else next(rest))
             by, eps = [term.by for term in relation.terms], [term.eps for term in relation.terms]
             _update(inputs[0], relation.keep, moments, squares, by, eps, out, width)
-
-
-def _wanted(relation: Relation) -> int:
-    """How many inputs a relation has."""
-    match relation:
-        case SecondMoment():
-            return 3
-        case Update(_, terms):
-            return 1 + sum(1 if term.square is None else 2 for term in terms)
-        case _:
-            return 1

@@ -29,6 +29,7 @@ __all__ = [
     "Update",
     "decoding_order",
     "from_json",
+    "n_sources",
     "sources",
     "to_json",
 ]
@@ -116,6 +117,11 @@ def sources(name: str, relation: Relation) -> tuple[Of, ...]:
             return (Of(name, "base"), *(of for part in parts for of in part))
         case _:
             return (Of(name, "base"),)
+
+
+def n_sources(relation: Relation) -> int:
+    """How many blocks the base of ``relation`` is computed from."""
+    return len(sources("", relation))
 
 
 def decoding_order(relations: Mapping[str, Relation]) -> list[str]:

@@ -13,8 +13,9 @@ from itertools import chain
 from typing import NamedTuple, overload
 
 from perdure.layout import Box, EvenGrid
+from perdure.state.relations import Relation
 
-__all__ = ["Geometry", "Segment", "StoredPiece", "StoredPieces"]
+__all__ = ["Geometry", "Segment", "StoredBase", "StoredPiece", "StoredPieces", "StoredSource"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +27,24 @@ class StoredPiece:
     key: str
     coded: bool = False
     """whether the entry is a frame (`perdure.codec`) whose decoded bytes are the box"""
+
+
+@dataclass(frozen=True, slots=True)
+class StoredSource:
+    """A block that a base is computed from; it has the shape of the block that has the base."""
+
+    key: str
+    dtype: str
+    pack: str
+    coded: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBase:
+    """How the base of a frame is computed; ``sources`` are in the order that the relation wants."""
+
+    relation: Relation
+    sources: tuple[StoredSource, ...]
 
 
 class Geometry(NamedTuple):
