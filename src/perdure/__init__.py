@@ -15,6 +15,7 @@ import importlib
 TYPE_CHECKING = False  # typing's own constant would load typing, most of the time that this import takes
 if TYPE_CHECKING:
     from perdure import codec, errors, fabric, layout, plan, testing
+    from perdure.adapters.torch import dcp
     from perdure.adapters.torch.attach import attach
     from perdure.adapters.torch.checkpointer import Checkpointer
     from perdure.adapters.torch.load import load
@@ -30,6 +31,7 @@ __all__ = [
     "__version__",
     "attach",
     "codec",
+    "dcp",
     "errors",
     "fabric",
     "keep",
@@ -50,7 +52,7 @@ _HOME = {
 }
 
 # A public name that is a module further down.
-_MODULES = {"keep": "perdure.upkeep.keep"}
+_MODULES = {"dcp": "perdure.adapters.torch.dcp", "keep": "perdure.upkeep.keep"}
 
 # A library that a module needs and the extra that installs it, where the two have other names.
 _EXTRA = {"mcp": "memory", "mpi4py": "mpi", "numba": "exchange", "obstore": "objectstore", "pyscf": "exchange"}
