@@ -120,7 +120,7 @@ class StorageReader(storage.StorageReader):
         found = sorted({plan.storage_data for plan in plans})
         if len(found) > 1:
             raise TryAgain(
-                f"a step was committed while ranks looked for the newest (slots {found}); load again, or say which step",
+                f"a step was committed while ranks looked for the newest (slots {found}); load again, or name a step",
                 slots=found,
             )
         return plans
