@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from perdure.adapters.torch.attach import attach
     from perdure.adapters.torch.checkpointer import Checkpointer
     from perdure.adapters.torch.load import load
+    from perdure.adapters.torch.rng import Rng
+    from perdure.adapters.transformers.callback import TrainerCallback
     from perdure.plan import reshard
     from perdure.state.scopes import RankLocal
     from perdure.upkeep import keep
@@ -28,6 +30,8 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Checkpointer",
     "RankLocal",
+    "Rng",
+    "TrainerCallback",
     "__version__",
     "attach",
     "codec",
@@ -46,6 +50,8 @@ __all__ = [
 _HOME = {
     "Checkpointer": "perdure.adapters.torch.checkpointer",
     "RankLocal": "perdure.state.scopes",
+    "Rng": "perdure.adapters.torch.rng",
+    "TrainerCallback": "perdure.adapters.transformers.callback",
     "attach": "perdure.adapters.torch.attach",
     "load": "perdure.adapters.torch.load",
     "reshard": "perdure.plan",
@@ -55,7 +61,14 @@ _HOME = {
 _MODULES = {"dcp": "perdure.adapters.torch.dcp", "keep": "perdure.upkeep.keep"}
 
 # A library that a module needs and the extra that installs it, where the two have other names.
-_EXTRA = {"mcp": "memory", "mpi4py": "mpi", "numba": "exchange", "obstore": "objectstore", "pyscf": "exchange"}
+_EXTRA = {
+    "accelerate": "transformers",
+    "mcp": "memory",
+    "mpi4py": "mpi",
+    "numba": "exchange",
+    "obstore": "objectstore",
+    "pyscf": "exchange",
+}
 
 
 def __getattr__(name: str) -> object:

@@ -44,7 +44,7 @@ from perdure.state.load import Match, PackSource, load
 from perdure.state.source import check_room
 from perdure.state.values import decode_value
 from perdure.store import Note, Run, StoreUrl, open_store
-from perdure.store.branch import commit_of
+from perdure.store.branch import commit_of, newest
 
 __all__ = ["StorageReader"]
 
@@ -92,6 +92,19 @@ class StorageReader(storage.StorageReader):
         """The next load is of the step that ``checkpoint_id`` says."""
         if checkpoint_id is not None:
             self._step = step_of(checkpoint_id)
+
+    def latest(self) -> int | None:
+        """The newest committed step, None if there is none yet; then there is nothing for ``dcp.load``."""
+
+        def look(moved: Callable[[int], None]) -> int | None:
+            try:
+                found = newest(Run.open(open_store(self._place), create=False, tell=_tell))
+            except BlobMissing:
+                return None
+            return None if found is None else found.step
+
+        step: int | None = self._within(look, "the newest step")
+        return step
 
     def read_metadata(self) -> Metadata:
         """On every rank: find the step and read its index."""
