@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -199,6 +201,41 @@ def test_an_async_save_keeps_what_was_there_when_it_was_called(tmp_path: Path) -
     assert steps(tmp_path) == [2, 1]
     assert load(tmp_path, step=1)["w"].unique().tolist() == [1]
     assert load(tmp_path)["w"].unique().tolist() == [2]
+
+
+@pytest.mark.slow
+def test_an_async_save_in_a_process_of_its_own_goes_on_from_what_was_loaded_here(tmp_path: Path) -> None:
+    # In a new interpreter: the process that DCP starts imports its parent's main module.
+    script = tmp_path / "saves.py"
+    script.write_text(_IN_A_PROCESS)
+    done = subprocess.run(
+        [sys.executable, str(script), str(tmp_path / "run")], capture_output=True, text=True, timeout=100
+    )
+    assert done.returncode == 0, done.stderr
+    assert steps(tmp_path / "run") == [20, 2, 1]
+    assert load(tmp_path / "run")["w"].unique().tolist() == [2]
+
+
+_IN_A_PROCESS = """
+import os, sys
+import torch, torch.distributed as dist, torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.state_dict_saver import AsyncCheckpointerType
+from perdure import dcp as ours
+
+def save(state, step):
+    kind = AsyncCheckpointerType.PROCESS
+    writer = ours.StorageWriter(sys.argv[1])
+    dcp.async_save(state, checkpoint_id=f"{step}", storage_writer=writer, async_checkpointer_type=kind).result()
+
+if __name__ == "__main__":
+    os.environ.update(MASTER_ADDR="localhost", MASTER_PORT="0", RANK="0", WORLD_SIZE="1")
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    weight = torch.zeros(10)
+    for step in (1, 2, 3):
+        save({"w": weight.fill_(step)}, step)
+    dcp.load({"w": weight}, checkpoint_id="2", storage_reader=ours.StorageReader(sys.argv[1]))
+    save({"w": weight}, 20)
+"""
 
 
 # --- what is refused --------------------------------------------------------------------------------------------------

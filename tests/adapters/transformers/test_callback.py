@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -16,6 +17,7 @@ from transformers.trainer_callback import ExportableState
 import perdure
 from perdure.errors import BlobMissing, CallError, StateMismatch
 
+from ..torch import gloo
 from .small_trainer import train, trainer_of
 
 STEPS = 6  # an epoch has four
@@ -119,3 +121,21 @@ def test_a_folder_that_is_not_given_to_the_trainer_is_missed_before_anything_is_
     assert callback.resume_from(trainer) is not None
     with pytest.raises(CallError, match="begins at step 0, but step 2"):
         trainer.train()
+
+
+@pytest.mark.slow
+def test_two_ranks_that_were_stopped_end_as_two_that_were_not(tmp_path: Path) -> None:
+    def work() -> Any:
+        rank = torch.distributed.get_rank()
+        os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
+        options: dict[str, Any] = {"steps": STEPS, "ddp_backend": "gloo"}
+        whole = facts(train(tmp_path / "whole", Counts(), **options))
+        with pytest.raises(KeyboardInterrupt):
+            train(tmp_path / "stopped", Counts(3), **options)
+        options["restore_callback_states_from_checkpoint"] = True
+        again = facts(train(tmp_path / "stopped", Counts(), **options))
+        return [name for name in whole if whole[name] != again[name]], again["model"]
+
+    (differs, model), (differs_1, model_1) = gloo.run(2, work, tcp=True, timeout_s=100)
+    assert differs == differs_1 == []
+    assert model == model_1

@@ -44,9 +44,9 @@ _STATE_KEY = "trainer.state"
 class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
     """Saves a ``Trainer`` into the run at ``to`` every ``every`` steps and at its end; any number of ranks.
 
-    >>> callback = perdure.TrainerCallback("checkpoints/run7", every=100)        # doctest: +SKIP
-    >>> trainer = Trainer(model, args, train_dataset=data, callbacks=[callback])  # doctest: +SKIP
-    >>> trainer.train(resume_from_checkpoint=callback.resume_from(trainer))      # doctest: +SKIP
+        callback = perdure.TrainerCallback("checkpoints/run7", every=100)
+        trainer = Trainer(model, args, train_dataset=data, callbacks=[callback])
+        trainer.train(resume_from_checkpoint=callback.resume_from(trainer))
 
     Saved are the model, the optimizer, the schedule, the trainer's and its callbacks' state, the scaler of float16, and
     each rank's random generators; a save returns when they are copied, and is durable later. ``agent`` and ``keep`` are
