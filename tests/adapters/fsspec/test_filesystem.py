@@ -93,6 +93,15 @@ def test_a_file_can_be_fetched_for_readers_that_map_files(run: str, tmp_path: Pa
     assert fs.ls("", detail=False) == ["step-10", "step-9", "step-20"]
 
 
+def test_a_run_of_any_store_has_its_url_behind_the_protocol() -> None:
+    ckpt = perdure.Checkpointer("ram://fsspec", agent=False)
+    ckpt.save(3, {"m": {"w": torch.ones(2)}}).committed()
+    ckpt.close()
+    assert load_bytes(read("perdure://ram://fsspec/step-3/m.safetensors"))["w"].tolist() == [1, 1]
+    fs = fsspec.filesystem("perdure")
+    assert fs.glob("ram://fsspec/step-*/*.safetensors") == ["ram://fsspec/step-3/m.safetensors"]
+
+
 def test_what_is_not_there_and_what_would_write_is_refused_by_name(run: str) -> None:
     for path, said in (
         (f"perdure://{run}/step-8/model.safetensors", "step 8"),

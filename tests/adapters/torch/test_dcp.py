@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -183,6 +184,29 @@ def test_steps_rise_and_a_load_begins_a_branch_where_it_loaded(tmp_path: Path) -
     assert steps(tmp_path) == [30, 2, 1]  # step 3 is on the branch that was left
 
 
+def test_a_run_that_is_deleted_and_begun_again_is_another(tmp_path: Path) -> None:
+    for _ in range(2):
+        save(tmp_path / "run", {"w": torch.ones(2)}, 7)
+        dcp.load({"w": torch.zeros(2)}, storage_reader=StorageReader(tmp_path / "run"))
+        shutil.rmtree(tmp_path / "run")
+    assert StorageReader(tmp_path / "run").latest() is None
+    save(tmp_path / "run", {"w": torch.ones(2)}, 3)
+    assert StorageReader(tmp_path / "run").latest() == 3
+
+
+def test_ranks_that_find_another_newest_step_load_none(tmp_path: Path) -> None:
+    for step in (1, 2):
+        save(tmp_path, {"w": torch.full((2,), float(step))}, step)
+
+    def work() -> Any:
+        rank = torch.distributed.get_rank()  # as if step 2 had been committed between the looks of the two
+        with pytest.raises(CheckpointException) as caught:
+            dcp.load({"w": torch.zeros(2)}, storage_reader=StorageReader(tmp_path, step=None if rank else 1))
+        return str(cause(caught.value))
+
+    assert all("while ranks looked for the newest" in said for said in gloo.run(2, work))
+
+
 def test_what_has_not_changed_is_referred_to(tmp_path: Path) -> None:
     frozen, moving = torch.randn(1 << 19), torch.randn(1 << 10)
     for step in (1, 2, 3):
@@ -269,6 +293,21 @@ def test_a_value_without_a_place_is_refused_by_name(tmp_path: Path) -> None:
     assert isinstance(error, NotSerializable)
     assert "deep.odd" in str(error)
     assert isinstance(refused(lambda: save(tmp_path, {"r": RankLocal(1)}, 1)), NotSerializable)
+
+
+def test_a_planner_that_fails_again_and_again_costs_no_memory_for_the_next(tmp_path: Path) -> None:
+    class Fails(DefaultSavePlanner):
+        def resolve_data(self, write_item: Any) -> Any:
+            return torch.zeros(3)
+
+    for _ in range(4):  # more than there are segments
+        writer = StorageWriter(tmp_path)
+        error = refused(
+            lambda: dcp.save({"w": torch.ones(2)}, checkpoint_id="1", storage_writer=writer, planner=Fails())  # noqa: B023
+        )
+        assert "w is torch.float32[3], but float32[2] was planned" in str(error)
+    save(tmp_path, {"w": torch.ones(2)}, 1)
+    assert steps(tmp_path) == [1]
 
 
 def test_names_that_would_collide_are_refused(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ class StorageReader(storage.StorageReader):
     ) -> None:
         self._place = StoreUrl.parse(url)
         self._step, self._slot, self._cast = step, slot, cast
-        self._found: int | None = None
+        self._found: tuple[str, int] | None = None
         self._catalog = Catalog(0, {})
         self._packs: dict[str, PackSource] = {}
         self._values: dict[str, Any] = {}
@@ -133,8 +133,9 @@ class StorageReader(storage.StorageReader):
         found = sorted({plan.storage_data for plan in plans})
         if len(found) > 1:
             raise TryAgain(
-                f"a step was committed while ranks looked for the newest (slots {found}); load again, or name a step",
-                slots=found,
+                f"a step was committed while ranks looked for the newest (slots {[slot for _, slot in found]}); load "
+                "again, or name a step",
+                slots=[slot for _, slot in found],
             )
         return plans
 
@@ -156,17 +157,17 @@ class StorageReader(storage.StorageReader):
             value = put_tensors_back(self._values[item.storage_index.fqn], fresh.__getitem__)
             _give(planner, item.dest_index.fqn, value)
         assert self._found is not None, "the metadata was read"
-        writing_to(self._place).went_on_from(self._found)
+        writing_to(self._place).went_on_from(*self._found)
         done: Future[None] = Future()
         done.set_result(None)
         return done
 
-    def _open(self) -> tuple[int, Catalog, dict[str, PackSource]]:
+    def _open(self) -> tuple[tuple[str, int], Catalog, dict[str, PackSource]]:
         run = Run.open(open_store(self._place), create=False, tell=_tell)
         for _ in range(_NEWER):
             commit = commit_of(run, step=self._step, slot=self._slot)
             try:
-                return commit.slot, *read_catalog(run, commit.slot)
+                return (commit.run, commit.slot), *read_catalog(run, commit.slot)
             except IntegrityError:
                 if self._step is not None or self._slot is not None or not run.is_pruned(commit.slot):
                     raise  # else somebody has pruned what was the newest a moment ago

@@ -124,7 +124,11 @@ class StorageWriter(storage.StorageWriter):
         packing = Packing(plan, planner)
         writing = writing_to(self._place)
         segment = writing.pool.take(packing.nbytes, Deadline.after(Deadlines().stage_s, "a segment to copy to"))
-        index = packing.fill(segment.view, rank=ticket.rank, world=ticket.world)
+        try:
+            index = packing.fill(segment.view, rank=ticket.rank, world=ticket.world)
+        except BaseException:
+            writing.pool.give_back(segment)
+            raise
         view = segment.view[: packing.nbytes]
 
         def write() -> drain.WrittenPart:
@@ -187,7 +191,7 @@ class StorageWriter(storage.StorageWriter):
         self.__dict__.update(state)
         writing = writing_to(self._place)
         if base is not None and writing.base != base:
-            writing.went_on_from(base)
+            writing.went_on_from(*base)
 
 
 def _tell(note: Note) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from perdure.checkpoint.drain import Order, WrittenPart
 from perdure.checkpoint.pool import Pool
 from perdure.checkpoint.unchanged import Stored, recall
-from perdure.errors import CallError
+from perdure.errors import CallError, Superseded
 from perdure.store import Commit, Run, StoreUrl
 
 __all__ = ["Ticket", "Writing", "writing_to"]
@@ -41,6 +41,7 @@ class Writing:
     session: str = field(default_factory=lambda: secrets.token_hex(8))
     pool: Pool = field(default_factory=lambda: Pool(label="dcp"))
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _run: str | None = None  # one that was deleted and begun again at the same place is another
     _epoch: int | None = None
     _claim: str | None = None
     _base: int | None = None
@@ -48,24 +49,37 @@ class Writing:
     _last: tuple[int, WrittenPart] | None = None
 
     @property
-    def base(self) -> int | None:
-        """The slot that was loaded last; None if this process has loaded nothing."""
-        return self._base
+    def base(self) -> tuple[str, int] | None:
+        """Run and slot that were loaded last; None if this process has loaded nothing."""
+        return None if self._run is None or self._base is None else (self._run, self._base)
 
-    def went_on_from(self, slot: int) -> None:
-        """The step in ``slot`` was loaded: what is saved next is its child."""
+    def went_on_from(self, run: str, slot: int) -> None:
+        """The step in ``slot`` of ``run`` was loaded: what is saved next is its child."""
         with self._lock:
-            self._base, self._epoch, self._last = slot, None, None
+            self._forget(run)
+            self._base = slot
 
     def begin(self, run: Run, step: int) -> tuple[Order, Commit | None]:
         """The order of the next save, and the commit that it goes on from; called by the coordinator.
 
-        Raises `CallError` if ``step`` is not after the one that it goes on from.
+        Raises `CallError` if ``step`` is not after the one that it goes on from, `Superseded` if a newer training has
+        taken the run over.
         """
         with self._lock:
+            if self._run != run.marker.run:
+                self._forget(run.marker.run)
             if self._epoch is None:
                 self._epoch = run.claim_epoch(f"dcp pid {os.getpid()}")
                 self._claim = run.token_of(self._epoch)
+            newer = run.newest_epoch()
+            if newer > self._epoch:  # the commit would be refused, after all has been written
+                raise Superseded(
+                    f"epoch {newer} owns this run now; this process of epoch {self._epoch} must stop, or load a step "
+                    "and go on from there",
+                    epoch=self._epoch,
+                    newer=newer,
+                    slot=None,
+                )
             head = run.head()
             parent = head if head is not None and head.epoch == self._epoch else None
             if parent is None and self._base is not None:
@@ -87,6 +101,9 @@ class Writing:
                 claim=self._claim,
             )
             return order, parent
+
+    def _forget(self, run: str) -> None:
+        self._run, self._base, self._epoch, self._last = run, None, None, None
 
     def stored(self, run: Run, ticket: Ticket) -> Stored | None:
         """What of this rank's tensors the parent has stored: from memory if it is of this process, else recalled."""
