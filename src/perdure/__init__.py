@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from perdure.adapters.torch import dcp
     from perdure.adapters.torch.attach import attach
     from perdure.adapters.torch.checkpointer import Checkpointer
+    from perdure.adapters.torch.hf_trainer import TrainerCallback
     from perdure.adapters.torch.load import load
     from perdure.adapters.torch.rng import Rng
-    from perdure.adapters.transformers.callback import TrainerCallback
     from perdure.plan import reshard
     from perdure.state.scopes import RankLocal
     from perdure.upkeep import keep
@@ -51,7 +51,7 @@ _HOME = {
     "Checkpointer": "perdure.adapters.torch.checkpointer",
     "RankLocal": "perdure.state.scopes",
     "Rng": "perdure.adapters.torch.rng",
-    "TrainerCallback": "perdure.adapters.transformers.callback",
+    "TrainerCallback": "perdure.adapters.torch.hf_trainer",
     "attach": "perdure.adapters.torch.attach",
     "load": "perdure.adapters.torch.load",
     "reshard": "perdure.plan",

@@ -59,7 +59,8 @@ class StorageReader(storage.StorageReader):
     The step is the number at the end of ``checkpoint_id``, else ``step``, else the newest; ``slot`` means a commit by
     its number. The names are those of the run, dotted; of a value that is a dict or list (an optimizer's groups, saved
     by `perdure.Checkpointer`) its entries have names too. A tensor of another dtype than that saved is refused unless
-    ``cast``. What is saved next in this process goes on from the step loaded.
+    ``cast``. What is saved next in this process goes on from the step loaded. A store that gets no further for
+    ``deadlines.stall_s`` is given up.
 
     Errors come inside DCP's ``CheckpointException``: those of perdure in its ``failures``, by rank.
     """
@@ -71,9 +72,11 @@ class StorageReader(storage.StorageReader):
         step: int | None = None,
         slot: int | None = None,
         cast: bool = False,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._place = StoreUrl.parse(url)
         self._step, self._slot, self._cast = step, slot, cast
+        self._deadlines = deadlines or Deadlines()
         self._found: tuple[str, int] | None = None
         self._catalog = Catalog(0, {})
         self._packs: dict[str, PackSource] = {}
@@ -187,7 +190,7 @@ class StorageReader(storage.StorageReader):
         return _Sink.of(item, saved, box, planner.resolve_tensor(item).detach(), cast=self._cast)
 
     def _within(self, work: Callable[[Callable[[int], None]], Any], what: str) -> Any:
-        return unless_stalled(work, stall_s=Deadlines().stall_s, what=f"{what} of {self._place}")
+        return unless_stalled(work, stall_s=self._deadlines.stall_s, what=f"{what} of {self._place}")
 
 
 class _Sink:

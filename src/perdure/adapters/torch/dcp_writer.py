@@ -57,7 +57,8 @@ class StorageWriter(storage.StorageWriter):
     The step is the number at the end of ``checkpoint_id``, else ``step``. When the call returns (or its future is
     done) the step is durable and committed on all ranks, or it failed on all and the step before is still the newest.
     Steps rise; the first goes on from the step that `StorageReader` loaded in this process, if one was.
-    ``meta``, ``metric`` and ``pin`` are recorded in the commit, as `Checkpointer.save` does.
+    ``meta``, ``metric`` and ``pin`` are recorded in the commit, as `Checkpointer.save` does. ``deadlines.commit_s`` is
+    what a rank may take to make its part durable.
 
     Errors come inside DCP's ``CheckpointException``: those of perdure in its ``failures``, by rank.
     """
@@ -70,11 +71,13 @@ class StorageWriter(storage.StorageWriter):
         meta: Mapping[str, Any] | None = None,
         metric: float | None = None,
         pin: bool = False,
+        deadlines: Deadlines | None = None,
     ) -> None:
         self._place = StoreUrl.parse(url)
         self._step = None if step is None else checked_step(step)
         self._meta, self._metric, self._pin = dict(meta or {}), checked_metric(metric), pin
-        self._unfinished: tuple[drain.Order, int] | None = None
+        self._deadlines = deadlines or Deadlines()
+        self._order: drain.Order | None = None
         self._offered: list[WriteItem] = []
 
     @classmethod
@@ -123,7 +126,7 @@ class StorageWriter(storage.StorageWriter):
         ticket: Ticket = plan.storage_data
         packing = Packing(plan, planner)
         writing = writing_to(self._place)
-        segment = writing.pool.take(packing.nbytes, Deadline.after(Deadlines().stage_s, "a segment to copy to"))
+        segment = writing.pool.take(packing.nbytes, Deadline.after(self._deadlines.stage_s, "a segment to copy to"))
         try:
             index = packing.fill(segment.view, rank=ticket.rank, world=ticket.world)
         except BaseException:
@@ -149,26 +152,25 @@ class StorageWriter(storage.StorageWriter):
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """On the coordinator, with the parts of all ranks: commit."""
-        assert self._unfinished is not None, "DCP plans before it writes"
-        order, _ = self._unfinished
+        order = self._order
+        assert order is not None, "DCP plans before it writes"
         told: list[_Wrote] = [rank[0].storage_data for rank in results]
         for name in (name for each in told for name in each.inner):
             if name in metadata.state_dict_metadata:
                 raise CallError(f"two entries would both be saved as {name}; rename one", key=name)
         _check_alike(told)
         self._within(lambda: drain.commit(self._run(), order, [each.ref for each in told]), f"committing {order.step}")
-        self._unfinished = None
+        writing_to(self._place).ended(self)
 
     # --- the coordinator's -------------------------------------------------------------------------------------------
 
     def _tickets(self, plans: list[SavePlan], step: int) -> list[SavePlan]:
         run = Run.open(open_store(self._place), create=True, tell=_tell)
-        if self._unfinished is not None:
-            _withdraw(run, *self._unfinished)
-            self._unfinished = None
-        order, parent = writing_to(self._place).begin(run, step)
-        order = replace(order, meta=self._meta, metric=self._metric, pinned=self._pin)
-        self._unfinished = order, len(plans)
+        writing = writing_to(self._place)
+        for given_up, world in writing.given_up(self):
+            _withdraw(run, given_up, world)
+        order, parent = writing.begin(run, step, writer=self, world=len(plans))
+        self._order = order = replace(order, meta=self._meta, metric=self._metric, pinned=self._pin)
         slot = None if parent is None else parent.slot
         save = parent.seq if parent is not None and parent.session == order.session else None
         return [
@@ -180,11 +182,11 @@ class StorageWriter(storage.StorageWriter):
 
     def _within(self, work: Callable[[], Result], what: str) -> Result:
         """Do ``work``, which waits for a store that may hang."""
-        return unless_stalled(lambda moved: work(), stall_s=Deadlines().commit_s, what=what)
+        return unless_stalled(lambda moved: work(), stall_s=self._deadlines.commit_s, what=what)
 
     def __getstate__(self) -> dict[str, Any]:
         """For the process that DCP may save in: it goes on from what was loaded here."""
-        return {**self.__dict__, "_unfinished": None, "_offered": [], "_base": writing_to(self._place).base}
+        return {**self.__dict__, "_order": None, "_offered": [], "_base": writing_to(self._place).base}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         base = state.pop("_base")

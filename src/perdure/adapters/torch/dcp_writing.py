@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import secrets
 import threading
+import weakref
 from dataclasses import dataclass, field
 
 from perdure.checkpoint.drain import Order, WrittenPart
@@ -47,6 +48,7 @@ class Writing:
     _base: int | None = None
     _saves: int = 0
     _last: tuple[int, WrittenPart] | None = None
+    _unfinished: list[tuple[weakref.ref[object], Order, int]] = field(default_factory=list)
 
     @property
     def base(self) -> tuple[str, int] | None:
@@ -59,7 +61,20 @@ class Writing:
             self._forget(run)
             self._base = slot
 
-    def begin(self, run: Run, step: int) -> tuple[Order, Commit | None]:
+    def given_up(self, writer: object) -> list[tuple[Order, int]]:
+        """Order and world of each save that will not be committed any more: of ``writer``, which begins another, and
+        of writers that nobody has any more. Those of others may be under way on threads of their own."""
+        with self._lock:
+            over = [each for each in self._unfinished if each[0]() in (None, writer)]
+            self._unfinished = [each for each in self._unfinished if each not in over]
+            return [(order, world) for _, order, world in over]
+
+    def ended(self, writer: object) -> None:
+        """The save of ``writer`` is committed."""
+        with self._lock:
+            self._unfinished = [each for each in self._unfinished if each[0]() is not writer]
+
+    def begin(self, run: Run, step: int, *, writer: object, world: int) -> tuple[Order, Commit | None]:
         """The order of the next save, and the commit that it goes on from; called by the coordinator.
 
         Raises `CallError` if ``step`` is not after the one that it goes on from, `Superseded` if a newer training has
@@ -100,6 +115,7 @@ class Writing:
                 save=self._saves,
                 claim=self._claim,
             )
+            self._unfinished.append((weakref.ref(writer), order, world))
             return order, parent
 
     def _forget(self, run: str) -> None:

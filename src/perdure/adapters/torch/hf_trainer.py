@@ -24,12 +24,14 @@ from transformers import Trainer, TrainerControl, TrainerState, TrainingArgument
 from transformers import TrainerCallback as _TrainerCallback
 from transformers.trainer_callback import ExportableState
 
-import perdure
+from perdure.adapters.torch.checkpointer import Checkpointer
+from perdure.adapters.torch.rng import Rng
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.restoring import read_catalog
 from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.stalls import unless_stalled
-from perdure.errors import BlobMissing, CallError, StateMismatch, Superseded
+from perdure.errors import BlobMissing, CallError, PerdureError, StateMismatch, Superseded, from_wire, to_wire
+from perdure.state.scopes import RankLocal
 from perdure.state.values import decode_value
 from perdure.store import Run, open_store
 from perdure.store.branch import commit_of
@@ -66,8 +68,8 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
             raise CallError(f"every={every!r}: a whole number of steps, 1 or more")
         self._to, self._every = os.fspath(to), every
         self._agent, self._keep, self._deadlines = agent, keep, deadlines
-        self._ckpt: perdure.Checkpointer | None = None
-        self._rng = perdure.Rng()
+        self._ckpt: Checkpointer | None = None
+        self._rng = Rng()
         self._rng_state: dict[str, Any] | None = None
         self._trainer: Trainer | None = None
         self._folder: str | None = None
@@ -106,7 +108,7 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
                 "this callback has not looked for steps to go on from; call "
                 "trainer.train(resume_from_checkpoint=callback.resume_from(trainer))"
             )
-        self._ckpt = perdure.Checkpointer(self._to, agent=self._agent, keep=self._keep, deadlines=self._deadlines)
+        self._ckpt = Checkpointer(self._to, agent=self._agent, keep=self._keep, deadlines=self._deadlines)
         self._rng.rank = self._ckpt.rank
         if self._resume is None:
             return
@@ -169,8 +171,8 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
             "model": objects["model"],
             "optimizer": getattr(optimizer, "optimizer", optimizer),  # accelerate's is around torch's
             "scheduler": objects["lr_scheduler"],
-            "rng": perdure.RankLocal(self._rng),
-            "trainer": {"state": perdure.RankLocal(self._told(state))},  # times in it differ from rank to rank
+            "rng": RankLocal(self._rng),
+            "trainer": {"state": RankLocal(self._told(state))},  # times in it differ from rank to rank
         }
         return tree if scaler is None else tree | {"scaler": scaler}
 
@@ -187,11 +189,11 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
         if self._trainer is not None and self._trainer.args.process_index == 0:
             try:
                 found[:2] = self._ask(step)
-            except perdure.errors.PerdureError as error:
-                found[2] = perdure.errors.to_wire(error)
+            except PerdureError as error:
+                found[2] = to_wire(error)
         number, state, problem = broadcast_object_list(found)
         if problem is not None:
-            raise perdure.errors.from_wire(problem)
+            raise from_wire(problem)
         return number, state
 
     def _ask(self, step: int | None) -> tuple[int | None, str | None]:

@@ -17,8 +17,8 @@ from transformers.trainer_callback import ExportableState
 import perdure
 from perdure.errors import BlobMissing, CallError, StateMismatch
 
-from ..torch import gloo
-from .small_trainer import train, trainer_of
+from . import gloo
+from .hf_small import train, trainer_of
 
 STEPS = 6  # an epoch has four
 
