@@ -61,14 +61,7 @@ _HOME = {
 _MODULES = {"dcp": "perdure.adapters.torch.dcp", "keep": "perdure.upkeep.keep"}
 
 # A library that a module needs and the extra that installs it, where the two have other names.
-_EXTRA = {
-    "accelerate": "transformers",
-    "mcp": "memory",
-    "mpi4py": "mpi",
-    "numba": "exchange",
-    "obstore": "objectstore",
-    "pyscf": "exchange",
-}
+_EXTRA = {"mcp": "memory", "mpi4py": "mpi", "numba": "exchange", "obstore": "objectstore", "pyscf": "exchange"}
 
 
 def __getattr__(name: str) -> object:

@@ -32,18 +32,30 @@ def _one_thread() -> Iterator[None]:
 
 
 class Counts(TrainerCallback, ExportableState):
-    """Has a state of its own, and breaks off before ``stop_at``."""
+    """Has a state of its own."""
 
-    def __init__(self, stop_at: int | None = None) -> None:
-        self.stop_at, self.seen = stop_at, 0
+    def __init__(self) -> None:
+        self.seen = 0
 
     def state(self) -> dict[str, Any]:
         return {"args": {}, "attributes": {"seen": self.seen}}
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         self.seen += 1
-        if state.global_step == self.stop_at:
+
+
+class Stops(TrainerCallback):
+    """Breaks training off at the end of a step."""
+
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.at:
             raise KeyboardInterrupt
+
+
+RESTORES: dict[str, Any] = {"steps": STEPS, "restore_callback_states_from_checkpoint": True}
 
 
 def plain(value: Any) -> Any:
@@ -81,8 +93,8 @@ def test_a_training_that_was_stopped_ends_as_one_that_was_not(
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
     for stop in stops:
         with pytest.raises(KeyboardInterrupt):
-            train(tmp_path, Counts(stop), steps=STEPS)
-    again = train(tmp_path, Counts(), steps=STEPS, restore_callback_states_from_checkpoint=True)
+            train(tmp_path, Counts(), Stops(stop), **RESTORES)
+    again = train(tmp_path, Counts(), **RESTORES)
     found = facts(again)
     assert [step for step, *_ in found["log"]] == list(range(1, STEPS + 1))
     assert found == uninterrupted
@@ -128,11 +140,10 @@ def test_two_ranks_that_were_stopped_end_as_two_that_were_not(tmp_path: Path) ->
     def work() -> Any:
         rank = torch.distributed.get_rank()
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", LOCAL_WORLD_SIZE="2")
-        options: dict[str, Any] = {"steps": STEPS, "ddp_backend": "gloo"}
+        options = RESTORES | {"ddp_backend": "gloo"}
         whole = facts(train(tmp_path / "whole", Counts(), **options))
         with pytest.raises(KeyboardInterrupt):
-            train(tmp_path / "stopped", Counts(3), **options)
-        options["restore_callback_states_from_checkpoint"] = True
+            train(tmp_path / "stopped", Counts(), Stops(3), **options)
         again = facts(train(tmp_path / "stopped", Counts(), **options))
         return [name for name in whole if whole[name] != again[name]], again["model"]
 

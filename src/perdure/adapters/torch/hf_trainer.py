@@ -7,6 +7,9 @@ restored in ``on_train_begin``, where the optimizer and the schedule are there.
 
 The cut of a step is the beginning of the next: then it has been logged and evaluated, and the next batches are drawn. A
 generator that is restored there goes on with the very numbers, whatever was drawn on the way.
+
+It stands among torch's files because it is a loop of torch that it saves, with torch's `Checkpointer`; transformers is
+imported here alone.
 """
 
 from __future__ import annotations
@@ -19,18 +22,21 @@ import shutil
 import tempfile
 from typing import Any
 
-from accelerate.utils import broadcast_object_list
+import torch.distributed as dist
 from transformers import Trainer, TrainerControl, TrainerState, TrainingArguments
 from transformers import TrainerCallback as _TrainerCallback
 from transformers.trainer_callback import ExportableState
 
 from perdure.adapters.torch.checkpointer import Checkpointer
+from perdure.adapters.torch.fabric import ProcessGroupFabric
 from perdure.adapters.torch.rng import Rng
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.restoring import read_catalog
 from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.stalls import unless_stalled
-from perdure.errors import BlobMissing, CallError, PerdureError, StateMismatch, Superseded, from_wire, to_wire
+from perdure.clock import Deadline
+from perdure.errors import BlobMissing, CallError, PerdureError, StateMismatch, Superseded
+from perdure.fabric import Fabric, SoloFabric, agree, all_gather_json
 from perdure.state.scopes import RankLocal
 from perdure.state.values import decode_value
 from perdure.store import Run, open_store
@@ -185,15 +191,18 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
 
     def _agreed(self, step: int | None) -> tuple[int | None, str | None]:
         """The step that rank 0 finds, and the trainer's state then, alike on all ranks."""
-        found: list[Any] = [None, None, None]
-        if self._trainer is not None and self._trainer.args.process_index == 0:
+        many = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+        fabric: Fabric = ProcessGroupFabric() if many else SoloFabric()
+        deadline = Deadline.after((self._deadlines or Deadlines()).agree_s, "all ranks to ask where to begin")
+        found: tuple[int | None, str | None] = None, None
+        outcome: PerdureError | None = None
+        if fabric.rank == 0:
             try:
-                found[:2] = self._ask(step)
+                found = self._ask(step)
             except PerdureError as error:
-                found[2] = to_wire(error)
-        number, state, problem = broadcast_object_list(found)
-        if problem is not None:
-            raise from_wire(problem)
+                outcome = error
+        agree(fabric, outcome, deadline=deadline)
+        number, state = all_gather_json(fabric, found, deadline=deadline)[0]
         return number, state
 
     def _ask(self, step: int | None) -> tuple[int | None, str | None]:
