@@ -56,6 +56,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--every", type=lambda text: text if text == "auto" else int(text), default=3)
     parser.add_argument("--memory-every", type=int)
+    parser.add_argument("--coding", default="raw")
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--head-dtype", default="float32")
     parser.add_argument("--extra-layer", action="store_true")
@@ -233,6 +234,7 @@ def main() -> None:
             step=args.step,
             agent=not args.no_agent,
             keep=args.keep,
+            coding=args.coding,
             deadlines=Deadlines(**args.deadlines),
         )
     except CallError:

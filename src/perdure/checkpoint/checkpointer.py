@@ -43,6 +43,7 @@ from perdure.fabric import Fabric
 from perdure.process.environ import Placement
 from perdure.progress import Page
 from perdure.shm import Segment
+from perdure.state.coding import checked_coding
 from perdure.state.index import RankIndex
 from perdure.state.save import SavePlan, copy_writes
 from perdure.store import Run, Store
@@ -60,7 +61,7 @@ class Checkpointer:
     ``start_agent`` is the command that starts the node's agent; ``None`` saves without one. ``url`` names the store
     for the agent and for people. ``notes`` carries failures between ranks that save without an agent. ``keep`` says
     which steps stay once newer ones are committed; by default all do. ``budget_bytes`` bounds the memory that a restore
-    takes for reading what does not go straight into its final place.
+    takes for reading what does not go straight into its final place. ``coding`` is "raw" or "lossless".
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Checkpointer:
         deadlines: Deadlines | None = None,
         keep: Keep | None = None,
         budget_bytes: int = 256 << 20,
+        coding: str = "raw",
     ) -> None:
         if not isinstance(log, Log):
             raise CallError(f"log is a {type(log).__name__}; give a perdure.events.Log, or leave it out")
@@ -84,6 +86,7 @@ class Checkpointer:
         if budget_bytes < 1:
             raise CallError(f"a budget of {budget_bytes} bytes holds nothing; give at least a few MiB")
         self._budget_bytes = budget_bytes
+        self._coding = checked_coding(coding)
         self._keep = () if keep is None else as_rules(keep)
         self.log = log
         self.rank, self.world = fabric.rank, fabric.world
@@ -383,6 +386,7 @@ class Checkpointer:
             session=self.session,
             save=saved.seq,
             claim=self._planner.claim,
+            coding=self._coding,
         )
         segment, release = self._segment(flight, plan)
         try:
@@ -473,6 +477,7 @@ class Checkpointer:
                 meta=dict(flight.order.meta or {}),
                 metric=flight.order.metric,
                 pinned=flight.order.pinned,
+                coding=flight.order.coding,
                 keep=text_of(self._keep),
             )
             try:

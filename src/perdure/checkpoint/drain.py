@@ -7,24 +7,27 @@ else: whoever commits waits for the parts of all others, whose names it knows, u
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from perdure.checkpoint.unchanged import Division, Entry, Stored, divide, remember
+from perdure.checkpoint.coded_packs import NewPack, coded_packs
+from perdure.checkpoint.unchanged import Division, Entry, Lies, Stored, divide, remember
 from perdure.clock import Deadline
 from perdure.errors import BlobMissing, IntegrityError, PerdureError
+from perdure.state.entries import BaseEntry, SourceEntry
 from perdure.state.index import RankIndex
 from perdure.state.manifest import write_index
+from perdure.state.relations import Relation
 from perdure.state.save import packs_of, place_packs
 from perdure.store import Commit, PackItem, PackRef, Part, PartRef, Run, parse_header
 from perdure.store.counted import Anew
 from perdure.store.places import part_name
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    pass
 
 __all__ = ["Order", "WrittenPart", "await_commit", "await_parts", "commit", "find_commit", "withdraw", "write_part"]
 
@@ -36,7 +39,8 @@ class Order:
     """Which step is to become durable, and what its commit says. ``base`` is the slot that training went on from.
 
     ``seq`` counts the writer's attempts; ``session`` and ``save`` name the save (a checkpointer, and its count there).
-    ``claim`` is the token of the epoch when it was claimed.
+    ``claim`` is the token of the epoch when it was claimed; ``coding`` says how tensors are stored
+    (`perdure.state.coding`); those of pinned steps are raw.
     """
 
     epoch: int
@@ -49,6 +53,7 @@ class Order:
     session: str = ""
     save: int = 0
     claim: str | None = None
+    coding: str = "raw"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,11 +64,11 @@ class WrittenPart:
     nbytes: int
     _run: str
     _entries: tuple[Entry, ...]
-    _packs: dict[str, PackRef]
+    _lies_in: dict[str, Lies]
 
     def stored(self, slot: int) -> Stored:
         """What is to be remembered once it is committed in ``slot``; see `perdure.checkpoint.unchanged`."""
-        return remember(self._run, slot, self._entries, self._packs)
+        return remember(self._run, slot, self._entries, self._lies_in)
 
 
 def write_part(
@@ -104,17 +109,30 @@ def _write_part(
             entries += [Entry(header, pack, entry) for entry in header.entries]
     division = divide(entries, stored)
     refs: list[PackRef] = []
-    lies_in = dict(division.referred)
+    lies_in = {key: Lies(each.pack, each.nbytes, each.coded) for key, each in division.referred.items()}
+    new = _new_packs(entries, division)
+    if order.coding != "raw" and not order.pinned:
+        new = coded_packs([*division.fresh, *division.apart], entries, [index for index, _ in packs])
+    relations: dict[str, tuple[Relation, tuple[tuple[str, str], ...]]] = {}
     try:
-        for number, (keys, chunks) in enumerate(_new_packs(entries, division)):
+        for number, made_pack in enumerate(new):
             ref = run.write_pack(
-                chunks, epoch=order.epoch, step=order.step, seq=order.seq, writer=writer, number=number
+                made_pack.chunks, epoch=order.epoch, step=order.step, seq=order.seq, writer=writer, number=number
             )
             refs.append(ref)
-            lies_in.update(dict.fromkeys(keys, ref))
-        named = sorted({ref.name: ref for ref in lies_in.values()}.values(), key=lambda ref: ref.name)
+            for key, nbytes in made_pack.keys.items():
+                lies_in[key] = Lies(ref, nbytes, key in made_pack.coded, key in made_pack.bases)
+            relations |= made_pack.bases
+        named = sorted({at.pack.name: at.pack for at in lies_in.values()}.values(), key=lambda ref: ref.name)
         number_of = {ref.name: number for number, ref in enumerate(named)}
-        written = write_index([each for each, _ in packs], {key: number_of[ref.name] for key, ref in lies_in.items()})
+        numbers = {
+            key: -1 - number_of[at.pack.name] if at.coded else number_of[at.pack.name] for key, at in lies_in.items()
+        }
+        bases = [
+            BaseEntry(key, relation, tuple(SourceEntry(of, dtype, numbers[of]) for of, dtype in wanted))
+            for key, (relation, wanted) in relations.items()
+        ]
+        written = write_index([each for each, _ in packs], numbers, bases)
         part = Part(
             run=run.marker.run,
             writer=writer,
@@ -135,8 +153,8 @@ def _write_part(
     return WrittenPart(made, sum(each.nbytes for each in refs), run.marker.run, tuple(entries), lies_in)
 
 
-def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[list[str], Iterable[Buffer]]]:
-    """The packs to write: the keys of each, and its bytes. One that is all fresh is written as it lies in memory.
+def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[NewPack]:
+    """The packs to write. One that is all fresh is written as it lies in memory.
 
     The bytes of each can be read as often as the store has to try.
     """
@@ -146,7 +164,7 @@ def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[l
     rest: list[Entry] = []
     for of_pack in fresh.values():
         if len(of_pack) == len(of_pack[0].index.entries):
-            yield [each.entry.key for each in of_pack], [of_pack[0].view]
+            yield NewPack({each.entry.key: each.entry.nbytes for each in of_pack}, [of_pack[0].view])
         else:
             rest += of_pack
     for group in (rest, division.apart):
@@ -156,7 +174,7 @@ def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[tuple[l
             first += len(chosen)
             header = placed.plan.render_header(b"".join(each.digests for each in chosen))
             chunks = Anew(partial(placed.plan.chunks, header, [each.data for each in chosen]))
-            yield [each.entry.key for each in chosen], chunks
+            yield NewPack({each.entry.key: each.entry.nbytes for each in chosen}, chunks)
 
 
 def _item(each: Entry) -> PackItem:

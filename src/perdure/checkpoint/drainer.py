@@ -180,6 +180,7 @@ class Drainer:
             session=generation.session,
             save=generation.seq,
             claim=generation.claim,
+            coding=lead.coding,
         )
         return run, order
 

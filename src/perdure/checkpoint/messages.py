@@ -121,6 +121,8 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     meta: dict[str, Any] | None = None
     metric: float | None = None
     pinned: bool = False
+    coding: str = "raw"
+    """how tensors are stored (`perdure.state.coding`)"""
     keep: str = ""
     """the rules of what to keep once it is committed (`perdure.upkeep.keep`); "" keeps everything"""
 

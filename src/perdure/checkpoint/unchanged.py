@@ -13,7 +13,7 @@ A reference is to the pack that holds the bytes, never to another reference: no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perdure.errors import IntegrityError, StorageError
@@ -22,7 +22,7 @@ from perdure.state.part_reader import PartReader
 from perdure.store import PackEntry, PackIndex, PackRef, Run
 from perdure.store.pack import ALIGN_BYTES
 
-__all__ = ["Division", "Entry", "Stored", "StoredTensor", "divide", "recall", "remember"]
+__all__ = ["Division", "Entry", "Lies", "Stored", "StoredTensor", "divide", "recall", "remember"]
 
 APART_BYTES = 1 << 20  # unchanged tensors that are less in all are no pack of their own
 
@@ -55,6 +55,20 @@ class StoredTensor:
     dtype: str
     shape: tuple[int, ...]
     digests: bytes
+    nbytes: int
+    """that it takes up in its pack"""
+    coded: bool = False
+    """whether it lies there as a frame"""
+
+
+@dataclass(frozen=True, slots=True)
+class Lies:
+    """Where a tensor of a save lies: its pack, how many bytes it takes up there, and whether as a frame, on a base."""
+
+    pack: PackRef
+    nbytes: int
+    coded: bool = False
+    based: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +86,7 @@ class Division:
 
     fresh: tuple[Entry, ...]
     apart: tuple[Entry, ...]
-    referred: dict[str, PackRef]
+    referred: dict[str, StoredTensor]
 
 
 def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
@@ -82,14 +96,14 @@ def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
     same = [each for each in entries if _is_stored(each, stored)]
     wanted: dict[str, int] = {}
     for each in same:
-        pack = stored.tensors[each.entry.key].pack
-        wanted[pack.name] = wanted.get(pack.name, 0) + _with_pad(each.entry.nbytes)
-    referred: dict[str, PackRef] = {}
+        known = stored.tensors[each.entry.key]
+        wanted[known.pack.name] = wanted.get(known.pack.name, 0) + _with_pad(known.nbytes)
+    referred: dict[str, StoredTensor] = {}
     still: list[Entry] = []
     for each in same:
-        pack = stored.tensors[each.entry.key].pack
-        if 2 * wanted[pack.name] >= pack.nbytes - pack.header_nbytes:
-            referred[each.entry.key] = pack
+        known = stored.tensors[each.entry.key]
+        if 2 * wanted[known.pack.name] >= known.pack.nbytes - known.pack.header_nbytes:
+            referred[each.entry.key] = known
         else:
             still.append(each)
     apart = tuple(still) if sum(each.entry.nbytes for each in still) >= APART_BYTES else ()
@@ -97,16 +111,19 @@ def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
     return Division(tuple(each for each in entries if each.entry.key not in kept), apart, referred)
 
 
-def remember(run: str, slot: int, entries: Iterable[Entry], packs: dict[str, PackRef]) -> Stored:
-    """What was committed in ``slot``; ``packs`` says in which pack each key lies."""
-    return Stored(
-        run,
-        slot,
-        {
-            each.entry.key: StoredTensor(packs[each.entry.key], each.entry.dtype, each.entry.shape, each.digests)
-            for each in entries
-        },
-    )
+def remember(run: str, slot: int, entries: Iterable[Entry], lies_in: Mapping[str, Lies]) -> Stored:
+    """What was committed in ``slot``;
+
+    ``lies_in`` says for each key where. What has a base is written anew each time.
+    """
+    tensors: dict[str, StoredTensor] = {}
+    for each in entries:
+        at = lies_in[each.entry.key]
+        if not at.based:
+            tensors[each.entry.key] = StoredTensor(
+                at.pack, each.entry.dtype, each.entry.shape, each.digests, at.nbytes, at.coded
+            )
+    return Stored(run, slot, tensors)
 
 
 def recall(run: Run, slot: int | None) -> Stored | None:
@@ -134,7 +151,7 @@ def recall(run: Run, slot: int | None) -> Stored | None:
 def _recalled(piece: StoredPiece, pack: PackRef, header: PackIndex) -> StoredTensor:
     entry = header.entry(piece.key)
     digests = header.digests[16 * entry.first_tile : 16 * (entry.first_tile + entry.n_tiles)]
-    return StoredTensor(pack, entry.dtype, entry.shape, digests)
+    return StoredTensor(pack, entry.dtype, entry.shape, digests, entry.nbytes)
 
 
 def _with_pad(nbytes: int) -> int:

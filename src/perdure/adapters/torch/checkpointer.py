@@ -40,9 +40,10 @@ class Checkpointer(_Checkpointer):
     Make it after ``init_process_group``, on every rank. ``agent`` lets the node's agent keep checkpoint memory and
     write in the background of everything; without it this process writes by itself, on a thread. A `ram:` store is of
     this process and has no agent. ``keep`` says which steps stay once newer ones are committed (``"last=3,best=1:min"``
-    or `perdure.keep` rules; docs/retention.md); by default every step does. ``budget_bytes`` is what a
-    restore may take of memory beside the tensors themselves. ``log`` (a `perdure.events.Log`) says where events go:
-    by default to stderr as sentences, and to the file that ``PERDURE_EVENTS`` names as lines of JSON.
+    or `perdure.keep` rules; docs/retention.md); by default every step does. ``budget_bytes`` is what a restore may take
+    of memory beside the tensors themselves. ``coding="lossless"`` stores tensors compressed, bit for bit
+    (docs/codecs.md); by default they lie raw, for any safetensors reader. ``log`` (a `perdure.events.Log`) says where
+    events go: by default to stderr as sentences, and to the file that ``PERDURE_EVENTS`` names as lines of JSON.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Checkpointer(_Checkpointer):
         agent: bool = True,
         keep: Keep | None = None,
         budget_bytes: int = 256 << 20,
+        coding: str = "raw",
         deadlines: Deadlines | None = None,
         log: Log | None = None,
     ) -> None:
@@ -82,6 +84,7 @@ class Checkpointer(_Checkpointer):
             deadlines=deadlines,
             keep=keep,
             budget_bytes=budget_bytes,
+            coding=coding,
         )
 
 

@@ -1,0 +1,71 @@
+"""Make the blocks of a step smaller, bit for bit, without another step: frames, and copies that follow from masters.
+
+A 16-bit tensor that is the rounding of a wider one is found by looking at bytes (`perdure.state.relating`); its frame
+has a base that is computed from the wider one, and costs next to nothing. Everything else is grouped by bytes and
+entropy-coded (`planes`). What does not get smaller by a fiftieth stays as it is, so that it can be read where it lies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from perdure.codec import encode_parts, frame_info
+from perdure.errors import CallError
+from perdure.state.pricing import codec_for
+from perdure.state.relating import base_of, relate
+from perdure.state.relations import Relation
+from perdure.state.sampling import Block
+
+__all__ = ["CODINGS", "Coded", "Coding", "checked_coding"]
+
+CODINGS: Final = ("raw", "lossless")
+"""How the tensors of a step can be stored."""
+
+_LEAST_BYTES: Final = 1 << 14  # of a block that is worth a frame
+_LEAST_GAIN: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Coded:
+    """A block as it is to be stored: a frame, and how its base is computed if it has one."""
+
+    frame: bytes
+    relation: Relation | None
+
+
+class Coding:
+    """Codes the blocks of one writer, by key; keeps no frame."""
+
+    def __init__(self, blocks: Mapping[str, Block]) -> None:
+        self._blocks = blocks
+        self._relations = relate(blocks, {})
+
+    def code(self, key: str) -> Coded | None:
+        """The frame of a block;
+
+        None if it should be stored as it is. Releases the interpreter's lock in the heavy parts.
+        """
+        block = self._blocks[key]
+        if block.data.size < _LEAST_BYTES:
+            return None
+        relation = self._relations.get(key)
+        base = None if relation is None else base_of(key, relation, self._blocks, {})
+        parts = encode_parts(
+            block.data,
+            codec="planes" if base is None else codec_for(block.dtype),
+            base=base,
+            dtype=block.dtype,
+            shape=block.box.shape,
+        )
+        if sum(map(len, parts)) > block.data.size * (1 - _LEAST_GAIN):
+            return None
+        return Coded(b"".join(parts), None if frame_info(parts[0]).base is None else relation)
+
+
+def checked_coding(coding: str) -> str:
+    """``coding`` if it is one; raises `CallError` with what there is."""
+    if coding not in CODINGS:
+        raise CallError(f"coding is {coding!r}; there are: {', '.join(map(repr, CODINGS))}", coding=repr(coding))
+    return coding
