@@ -31,6 +31,12 @@ using Vector = __m512i;
 inline constexpr std::size_t kAhead = 1024;  // how far before its use an input is asked for
 
 PERDURE_INLINE Vector load(const void* at) { return _mm512_loadu_si512(at); }
+// A load that stays one: compilers like to make it the operand of an expansion, which from memory takes many times as long.
+PERDURE_INLINE Vector load_first(const void* at) {
+    Vector v = load(at);
+    __asm__("" : "+v"(v));
+    return v;
+}
 PERDURE_INLINE void store(void* at, Vector v) { _mm512_storeu_si512(at, v); }
 PERDURE_INLINE Vector table16(const u8* at) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
