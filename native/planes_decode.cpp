@@ -105,6 +105,7 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
             for (const OpenBlock& block : blocks) {
                 ahead.add(out + (block.begin + next) * width, kRound * width);
                 if (base != nullptr) ahead.add(base + (block.begin + next) * width, kRound * width);
+                for (unsigned p = 0; p < width; ++p) if (block.moves[p]) ahead.add(block.stored[p] + kPiece, kRound);
             }
             for (unsigned p = 0; p < width; ++p) {
                 if (!decode_pieces(kernels, blocks, p, at, ahead)) return false;

@@ -80,11 +80,12 @@ struct Ranges {
 // needs no memory and what comes before and after it needs nothing else, so this lets the two overlap. May reach past the end of
 // what is there: to ask never faults.
 struct Ahead {
-    const u8* at[4] = {};
-    std::size_t step[4] = {};
+    static constexpr std::size_t kMost = 12;
+    const u8* at[kMost] = {};
+    std::size_t step[kMost] = {};
 
     void add(const u8* address, std::size_t bytes) {
-        for (std::size_t i = 0; i < 4; ++i) {
+        for (std::size_t i = 0; i < kMost; ++i) {
             if (step[i] != 0) continue;
             at[i] = address;
             step[i] = bytes;
@@ -94,7 +95,7 @@ struct Ahead {
 
     // Call once a round.
     __attribute__((always_inline)) inline void ask() {
-        for (std::size_t i = 0; i < 4; ++i) {
+        for (std::size_t i = 0; i < kMost; ++i) {
             for (std::size_t byte = 0; byte < step[i]; byte += 64) __builtin_prefetch(at[i] + byte, 0, 2);
             at[i] += step[i];
         }

@@ -62,7 +62,7 @@ struct Decoder {
         }
         const Vector f = freq.at(cells), r = _mm512_sub_epi8(states.low, start.at(cells));
         Vector x0 = _mm512_add_epi16(_mm512_mullo_epi16(even(f), even(states.high)), even(r));
-        Vector x1 = _mm512_add_epi16(_mm512_mullo_epi16(odd(f), odd(states.high)), odd(r));
+        Vector x1 = _mm512_add_epi16(_mm512_mulhi_epu16(tops(f), tops(states.high)), odd(r));
         states = {low_bytes(x0, x1), high_bytes(x0, x1)};
         take(states, symbols);
         if constexpr (!kBits) return kind;
