@@ -21,6 +21,12 @@ ByteReader::ByteReader(const Model& model, const Ranges& ranges, const Streams& 
     std::memcpy(states, in.states, sizeof states);
 }
 
+bool ByteReader::near_begin(const u8* symbol, const u8* raw) {
+    symbols.at = symbol;
+    raws.at = raw;
+    return symbols.ready() && raws.ready();
+}
+
 bool ByteReader::done() const {
     u8 wrong = 0;
     for (std::size_t i = 0; i < kStateBytes; ++i) wrong |= states[i] ^ static_cast<u8>(i / kLanes & 1);

@@ -14,6 +14,20 @@ struct ByteReader {
     ByteReader(const ByteReader&) = delete;
     ByteReader& operator=(const ByteReader&) = delete;
 
+    // Before each round, for those who have the places of both streams in registers: they are moved if a stream ends soon. False if
+    // more was taken than there is. Without raw bits nobody reads that stream, which is empty.
+    template <bool kBits>
+    __attribute__((always_inline)) inline bool ready(const u8*& symbol, const u8*& raw) {
+        if (symbol - symbols.begin >= static_cast<std::ptrdiff_t>(kRound) &&
+            (!kBits || raw - raws.begin >= static_cast<std::ptrdiff_t>(kRound))) [[likely]] {
+            return true;
+        }
+        if (!near_begin(symbol, raw)) return false;
+        symbol = symbols.at;
+        raw = raws.at;
+        return true;
+    }
+
     // Whether everything was used up and the states are what an encoder starts with.
     bool done() const;
 
@@ -23,6 +37,9 @@ struct ByteReader {
     u8 states[kStateBytes];
     Backward symbols, raws;
     const u8 *literal, *literals_end;
+
+private:
+    bool near_begin(const u8* symbol, const u8* raw);
 };
 
 }  // namespace perdure::rans

@@ -9,13 +9,12 @@ namespace avx2 {
 // One reader, its classes numbered anew without those that have no slots: the class of a slot is then how many begin at or below
 // it, which is compared for all lanes at once.
 struct Bytes {
-    ByteReader& reader;
     u8 freq[kClasses] = {}, start[kClasses] = {}, first[kClasses] = {}, mask[kClasses] = {}, factor[kClasses] = {};
     u8 escape = 0xff;  // no class
     int n = 0;
     Vector below[kClasses];  // the slot before a class, as what signed comparisons take
 
-    PERDURE_INLINE explicit Bytes(ByteReader& from) : reader(from) {
+    PERDURE_INLINE explicit Bytes(const ByteReader& reader) {
         for (std::size_t kind = 0; kind < kClasses; ++kind) {
             if (reader.freq[kind] == 0) continue;
             freq[n] = reader.freq[kind];
@@ -39,8 +38,13 @@ struct Bytes {
         }
     }
 
+    // Where a reader is, in registers: what is written through a pointer to bytes could be anything that lies in memory.
+    struct Place {
+        const u8 *symbol, *raw, *literal;
+    };
+
     template <bool kBits>
-    PERDURE_INLINE bool group(States& set, u8* to) {
+    PERDURE_INLINE bool group(States& set, Place& place, const u8* literals_end, u8* to) const {
         Vector kinds[kHalves] = {_mm256_setzero_si256(), _mm256_setzero_si256()}, values[kHalves];
         const Vector slots[kHalves] = {_mm256_xor_si256(set.low[0], all(0x80)), _mm256_xor_si256(set.low[1], all(0x80))};
         for (int i = 1; i < n; ++i) {
@@ -57,7 +61,7 @@ struct Bytes {
             set.high[half] = high_bytes(x0, x1);
             values[half] = _mm256_shuffle_epi8(table16(first), kinds[half]);
         }
-        take(set, reader.symbols.at);
+        take(set, place.symbol);
         if constexpr (kBits) {
             for (int half = 0; half < kHalves; ++half) {
                 const Vector raw = _mm256_and_si256(set.low[half], _mm256_shuffle_epi8(table16(mask), kinds[half]));
@@ -68,7 +72,7 @@ struct Bytes {
                 set.low[half] = low_bytes(x0, x1);
                 set.high[half] = high_bytes(x0, x1);
             }
-            take(set, reader.raws.at);
+            take(set, place.raw);
         }
         u64 escapes = 0;
         for (int half = 0; half < kHalves; ++half) {
@@ -76,24 +80,30 @@ struct Bytes {
             const auto here = static_cast<unsigned>(_mm256_movemask_epi8(_mm256_cmpeq_epi8(kinds[half], all(escape))));
             escapes |= u64{here} << 32 * half;
         }
-        if (reader.literals_end - reader.literal < static_cast<std::ptrdiff_t>(_mm_popcnt_u64(escapes))) return false;
-        for (; escapes != 0; escapes &= escapes - 1) to[__builtin_ctzll(escapes)] = *reader.literal++;
+        if (literals_end - place.literal < static_cast<std::ptrdiff_t>(_mm_popcnt_u64(escapes))) return false;
+        for (; escapes != 0; escapes &= escapes - 1) to[__builtin_ctzll(escapes)] = *place.literal++;
         return true;
     }
 };
 
 template <bool kBits>
 PERDURE_TARGET bool bytes_of(ByteReader& reader, std::size_t n, Ahead& ahead, u8* out) {
-    Bytes bytes(reader);
+    const Bytes bytes(reader);
+    const u8* literals_end = reader.literals_end;
+    Bytes::Place place{reader.symbols.at, reader.raws.at, reader.literal};
     States set0 = Bytes::states(reader.states), set1 = Bytes::states(reader.states + kRound);
     u8 rest[kRound];
     for (std::size_t at = 0; at < n; at += kRound) {
-        if (!reader.symbols.ready() || !reader.raws.ready()) return false;
+        if (!reader.ready<kBits>(place.symbol, place.raw)) return false;
         ahead.ask();
         u8* to = n - at < kRound ? rest : out + at;
-        if (!bytes.group<kBits>(set0, to) || !bytes.group<kBits>(set1, to + kLanes)) return false;
+        if (!bytes.group<kBits>(set0, place, literals_end, to)) return false;
+        if (!bytes.group<kBits>(set1, place, literals_end, to + kLanes)) return false;
         if (n - at < kRound) std::memcpy(out + at, rest, n - at);
     }
+    reader.symbols.at = place.symbol;
+    reader.raws.at = place.raw;
+    reader.literal = place.literal;
     Bytes::leave(set0, reader.states);
     Bytes::leave(set1, reader.states + kRound);
     return true;

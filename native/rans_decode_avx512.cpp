@@ -167,9 +167,9 @@ struct Bytes {
     Decoder<1> decoder;
     Vector first;
     States set0, set1;
-    const u8 *symbol, *raw, *literal, *symbol_near, *raw_near;
+    const u8 *symbol, *raw, *literal;
 
-    PERDURE_INLINE explicit Bytes(const ByteReader& reader) : first(table16(reader.first)), literal(reader.literal) {
+    PERDURE_INLINE explicit Bytes(const ByteReader& reader) : first(table16(reader.first)), symbol(reader.symbols.at), raw(reader.raws.at), literal(reader.literal) {
         u8 masks[kClasses];
         for (std::size_t kind = 0; kind < kClasses; ++kind) masks[kind] = static_cast<u8>((1u << reader.bits[kind]) - 1);
         decoder.slots[0] = Bytes256::of(reader.class_of);
@@ -179,26 +179,10 @@ struct Bytes {
         decoder.mask = table16(masks);
         set0 = {load(reader.states), load(reader.states + 64)};
         set1 = {load(reader.states + 128), load(reader.states + 192)};
-        place(reader);
     }
     // Before each round. It takes at most kRound literals, and behind them lie more bytes than that: too many show in time.
     PERDURE_INLINE bool ready(ByteReader& reader) {
-        if (symbol >= symbol_near && (!kBits || raw >= raw_near) && literal <= reader.literals_end) [[likely]] return true;
-        if (!near_end(reader, symbol, raw) || literal > reader.literals_end) return false;
-        place(reader);
-        return true;
-    }
-    // Apart, and handed values alone, so that what the loop needs stays in registers.
-    __attribute__((noinline)) static bool near_end(ByteReader& reader, const u8* symbol, const u8* raw) {
-        reader.symbols.at = symbol;
-        reader.raws.at = raw;
-        return reader.symbols.ready() && reader.raws.ready();
-    }
-    PERDURE_INLINE void place(const ByteReader& reader) {
-        symbol = reader.symbols.at;
-        raw = reader.raws.at;
-        symbol_near = reader.symbols.begin + kRound;
-        raw_near = reader.raws.begin + kRound;
+        return reader.ready<kBits>(symbol, raw) && literal <= reader.literals_end;
     }
     PERDURE_INLINE void group(States& set, u8* to) {
         Vector value = _mm512_setzero_si512();
