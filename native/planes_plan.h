@@ -29,6 +29,12 @@ struct Plan {
     PlanePlan plane[8];
 };
 
+inline unsigned coded_planes(const Plan& plan, unsigned width) {
+    unsigned n = 0;
+    for (unsigned plane = 0; plane < width; ++plane) n += plan.plane[plane].n != 0;
+    return n;
+}
+
 // The plan that makes a sample of the elements shortest.
 Plan choose(PlanesKind kind, const u8* x, const u8* base, std::size_t n);
 

@@ -84,34 +84,55 @@ struct Vectors {
         return at;
     }
 
-    PERDURE_INLINE static std::size_t join(const u8* const* planes, const u8* base, std::size_t n, u8* out) {
-        std::size_t at = 0;
-        for (; at + kStep <= n; at += kStep) {
-            Vector plane[kWidth], words[kWidth];
+    // The kStep elements at `at`; past the caches if kPast, which needs an address that is a multiple of a vector.
+    template <bool kPast>
+    PERDURE_INLINE static void join_step(const u8* const* planes, const u8* base, std::size_t at, u8* out) {
+        Vector plane[kWidth], words[kWidth];
 #pragma GCC unroll 4
-            for (unsigned i = 0; i < kWidth; ++i) plane[i] = V::load(planes[i] + at);
-            if constexpr (kTurned) turn_back(plane[0], plane[1]);
-            if constexpr (kWidth == 2) {
-                const Vector top = V::spread2(plane[0]), bottom = V::spread2(plane[1]);
-                words[0] = V::low8(bottom, top);
-                words[1] = V::high8(bottom, top);
+        for (unsigned i = 0; i < kWidth; ++i) plane[i] = V::load(planes[i] + at);
+        if constexpr (kTurned) turn_back(plane[0], plane[1]);
+        if constexpr (kWidth == 2) {
+            const Vector top = V::spread2(plane[0]), bottom = V::spread2(plane[1]);
+            words[0] = V::low8(bottom, top);
+            words[1] = V::high8(bottom, top);
+        } else {
+#pragma GCC unroll 4
+            for (unsigned i = 0; i < kWidth; ++i) plane[i] = V::spread4(plane[i]);
+            const Vector top0 = V::low8(plane[1], plane[0]), bottom0 = V::low8(plane[3], plane[2]);
+            const Vector top1 = V::high8(plane[1], plane[0]), bottom1 = V::high8(plane[3], plane[2]);
+            words[0] = V::low16(bottom0, top0);
+            words[1] = V::high16(bottom0, top0);
+            words[2] = V::low16(bottom1, top1);
+            words[3] = V::high16(bottom1, top1);
+        }
+#pragma GCC unroll 4
+        for (unsigned i = 0; i < kWidth; ++i) {
+            const std::size_t byte = at * kWidth + i * kStep;
+            const Vector element = restored(words[i], base, byte);
+            if constexpr (kPast) {
+                V::store_past(out + byte, element);
             } else {
-#pragma GCC unroll 4
-                for (unsigned i = 0; i < kWidth; ++i) plane[i] = V::spread4(plane[i]);
-                const Vector top0 = V::low8(plane[1], plane[0]), bottom0 = V::low8(plane[3], plane[2]);
-                const Vector top1 = V::high8(plane[1], plane[0]), bottom1 = V::high8(plane[3], plane[2]);
-                words[0] = V::low16(bottom0, top0);
-                words[1] = V::high16(bottom0, top0);
-                words[2] = V::low16(bottom1, top1);
-                words[3] = V::high16(bottom1, top1);
-            }
-#pragma GCC unroll 4
-            for (unsigned i = 0; i < kWidth; ++i) {
-                const std::size_t byte = at * kWidth + i * kStep;
-                V::store(out + byte, restored(words[i], base, byte));
+                V::store(out + byte, element);
             }
         }
-        return at;
+    }
+
+    // All `n` elements, if there are enough for a step; returns whether. The first and the last step may overlap with others.
+    PERDURE_INLINE static bool join(const u8* const* planes, const u8* base, std::size_t n, u8* out, bool past) {
+        if (n < kStep) return false;
+        std::size_t at = 0;
+        const std::size_t beyond = reinterpret_cast<std::uintptr_t>(out) % kStep;
+        if (past && beyond % kWidth == 0) {
+            if (beyond != 0) {
+                join_step<false>(planes, base, 0, out);
+                at = (kStep - beyond) / kWidth;
+            }
+            for (; at + kStep <= n; at += kStep) join_step<true>(planes, base, at, out);
+        } else {
+            for (; at + kStep <= n; at += kStep) join_step<false>(planes, base, at, out);
+        }
+        if (at < n) join_step<false>(planes, base, n - kStep, out);
+        return true;
     }
 };
 
@@ -128,16 +149,16 @@ PERDURE_INLINE std::size_t split_vectors(bool floats, Change change, const u8* x
 }
 
 template <class V, unsigned kWidth>
-PERDURE_INLINE std::size_t join_vectors(bool floats, Change change, const u8* const* planes, const u8* base, std::size_t n,
-                                        u8* out) {
+PERDURE_INLINE bool join_vectors(bool floats, Change change, const u8* const* planes, const u8* base, std::size_t n, u8* out,
+                                 bool past) {
     switch (change) {
-        case Change::none: return Vectors<V, kWidth, Change::none, false>::join(planes, base, n, out);
-        case Change::turned: return Vectors<V, kWidth, Change::turned, false>::join(planes, base, n, out);
-        case Change::xored: return Vectors<V, kWidth, Change::xored, false>::join(planes, base, n, out);
+        case Change::none: return Vectors<V, kWidth, Change::none, false>::join(planes, base, n, out, past);
+        case Change::turned: return Vectors<V, kWidth, Change::turned, false>::join(planes, base, n, out, past);
+        case Change::xored: return Vectors<V, kWidth, Change::xored, false>::join(planes, base, n, out, past);
         case Change::distance: break;
     }
-    if (floats) return Vectors<V, kWidth, Change::distance, true>::join(planes, base, n, out);
-    return Vectors<V, kWidth, Change::distance, false>::join(planes, base, n, out);
+    if (floats) return Vectors<V, kWidth, Change::distance, true>::join(planes, base, n, out, past);
+    return Vectors<V, kWidth, Change::distance, false>::join(planes, base, n, out, past);
 }
 
 // Vectors as far as they go, then the portable loops.
@@ -155,14 +176,10 @@ PERDURE_INLINE void split_most(unsigned width, bool floats, Change change, const
 
 template <class V>
 PERDURE_INLINE void join_most(unsigned width, bool floats, Change change, const u8* const* planes, const u8* base,
-                              std::size_t n, u8* out) {
-    std::size_t done = 0;
-    if (width == 2) done = join_vectors<V, 2>(floats, change, planes, base, n, out);
-    if (width == 4) done = join_vectors<V, 4>(floats, change, planes, base, n, out);
-    if (done == n) return;
-    const u8* rest[8];
-    for (unsigned plane = 0; plane < width; ++plane) rest[plane] = planes[plane] + done;
-    join_any(width, floats, change, rest, base == nullptr ? nullptr : base + done * width, n - done, out + done * width);
+                              std::size_t n, u8* out, bool past) {
+    if (width == 2 && join_vectors<V, 2>(floats, change, planes, base, n, out, past)) return;
+    if (width == 4 && join_vectors<V, 4>(floats, change, planes, base, n, out, past)) return;
+    join_any(width, floats, change, planes, base, n, out);
 }
 
 }  // namespace

@@ -78,8 +78,8 @@ def check(tried: Counter[tuple[str, str]], cases: int) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_twelve_thousand_hostile_tiles_never_reach_beyond_their_memory(fuzzer: Path) -> None:
-    check(fuzz(fuzzer, 12_000, range(1)), 12_000)
+def test_thirty_thousand_hostile_tiles_never_reach_beyond_their_memory(fuzzer: Path) -> None:
+    check(fuzz(fuzzer, 30_000, range(1)), 30_000)
 
 
 @pytest.mark.slow
