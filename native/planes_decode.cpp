@@ -17,19 +17,6 @@ namespace {
 
 constexpr unsigned kBlocks = 2;
 
-constexpr std::size_t kPastBytes = std::size_t{1} << 20;  // what is smaller will be read again while the caches have it
-
-// Whether there is so little to decode that time is memory's alone; then what is written should not be read first.
-bool mostly_stored(const Plan& plan, unsigned width) {
-    if (width != 4 || coded_planes(plan, width) > 1) return false;
-    for (unsigned p = 0; p < width; ++p) {
-        for (unsigned i = 0; i < plan.plane[p].n; ++i) {
-            if (plan.plane[p].bits[i] != 0) return false;
-        }
-    }
-    return true;
-}
-
 struct OpenBlock {
     std::size_t begin, n;                 // elements
     const u8* stored[8];                  // of a plane that is not coded, the bytes of the next piece
@@ -102,7 +89,6 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
     in = read_plan(plan, width, base != nullptr, in, end);
     if (in == nullptr) return false;
     const std::size_t most = std::size_t{1} << plan.block_log2;
-    const bool past = base == nullptr && n * width >= kPastBytes && mostly_stored(plan, width);
     OpenBlock blocks[kBlocks];
     for (std::size_t start = 0; start < n; start += kBlocks * most) {
         for (unsigned i = 0; i < kBlocks; ++i) {
@@ -117,7 +103,8 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
             Ahead ahead;
             const std::size_t next = at + kPiece < blocks[0].n ? at + kPiece : kBlocks * most;
             for (const OpenBlock& block : blocks) {
-                if (!past) ahead.add(out + (block.begin + next) * width, kRound * width);
+                if (block.left(at) == 0) continue;
+                ahead.add(out + (block.begin + next) * width, kRound * width);
                 if (base != nullptr) ahead.add(base + (block.begin + next) * width, kRound * width);
                 for (unsigned p = 0; p < width; ++p) {
                     if (block.moves[p]) ahead.add(block.stored[p] + kPiece, kRound);
@@ -131,7 +118,7 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
                 const std::size_t size = block.left(at), place = (block.begin + at) * width;
                 if (size == 0) continue;
                 splitter.join(width, kind.floats, plan.change, block.stored, base == nullptr ? nullptr : base + place, size,
-                              out + place, past);
+                              out + place);
                 for (unsigned p = 0; p < width; ++p) block.stored[p] += block.moves[p] ? size : 0;
             }
         }
@@ -141,7 +128,6 @@ bool planes_decode(PlanesKind kind, const u8* in, std::size_t nbytes, const u8* 
             }
         }
     }
-    if (past) splitter.settle();
     return in == end;
 }
 

@@ -20,11 +20,9 @@ struct Splitter {
     // Planes of `n` elements, each to its address; `base` is read where the change needs it.
     void (*split)(unsigned width, bool floats, Change change, const std::uint8_t* x, const std::uint8_t* base, std::size_t n,
                   std::uint8_t* const* to);
-    // The elements again, from one address a plane. `past` lets them go past the caches where the processor can do that; others see
-    // them after `settle`.
+    // The elements again, from one address a plane.
     void (*join)(unsigned width, bool floats, Change change, const std::uint8_t* const* planes, const std::uint8_t* base,
-                 std::size_t n, std::uint8_t* out, bool past);
-    void (*settle)();
+                 std::size_t n, std::uint8_t* out);
 };
 
 const Splitter& splitter(Simd level);

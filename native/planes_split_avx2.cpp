@@ -16,7 +16,6 @@ struct Avx2 {
 
     PERDURE_INLINE static Vector load(const u8* at) { return _mm256_loadu_si256(reinterpret_cast<const Vector*>(at)); }
     PERDURE_INLINE static void store(u8* at, Vector v) { _mm256_storeu_si256(reinterpret_cast<Vector*>(at), v); }
-    PERDURE_INLINE static void store_past(u8* at, Vector v) { _mm256_stream_si256(reinterpret_cast<Vector*>(at), v); }
     PERDURE_INLINE static Vector all(int byte) { return _mm256_set1_epi8(static_cast<char>(byte)); }
     PERDURE_INLINE static Vector exclusive(Vector a, Vector b) { return _mm256_xor_si256(a, b); }
     // The bits of `a` where `mask` has one, else those of `b`.
@@ -86,14 +85,12 @@ PERDURE_TARGET void split(unsigned width, bool floats, Change change, const u8* 
 }
 
 PERDURE_TARGET void join(unsigned width, bool floats, Change change, const u8* const* planes, const u8* base, std::size_t n,
-                         u8* out, bool past) {
-    join_most<Avx2>(width, floats, change, planes, base, n, out, past);
+                         u8* out) {
+    join_most<Avx2>(width, floats, change, planes, base, n, out);
 }
-
-void settle() { _mm_sfence(); }
 
 }  // namespace
 
-const Splitter kAvx2Splitter{split, join, settle};
+const Splitter kAvx2Splitter{split, join};
 
 }  // namespace perdure::planes

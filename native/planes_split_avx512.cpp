@@ -17,7 +17,6 @@ struct Avx512 {
 
     PERDURE_INLINE static Vector load(const u8* at) { return _mm512_loadu_si512(at); }
     PERDURE_INLINE static void store(u8* at, Vector v) { _mm512_storeu_si512(at, v); }
-    PERDURE_INLINE static void store_past(u8* at, Vector v) { _mm512_stream_si512(reinterpret_cast<Vector*>(at), v); }
     PERDURE_INLINE static Vector all(int byte) { return _mm512_set1_epi8(static_cast<char>(byte)); }
     PERDURE_INLINE static Vector exclusive(Vector a, Vector b) { return _mm512_xor_si512(a, b); }
     // The bits of `a` where `mask` has one, else those of `b`.
@@ -87,14 +86,12 @@ PERDURE_TARGET void split(unsigned width, bool floats, Change change, const u8* 
 }
 
 PERDURE_TARGET void join(unsigned width, bool floats, Change change, const u8* const* planes, const u8* base, std::size_t n,
-                         u8* out, bool past) {
-    join_most<Avx512>(width, floats, change, planes, base, n, out, past);
+                         u8* out) {
+    join_most<Avx512>(width, floats, change, planes, base, n, out);
 }
-
-void settle() { _mm_sfence(); }
 
 }  // namespace
 
-const Splitter kAvx512Splitter{split, join, settle};
+const Splitter kAvx512Splitter{split, join};
 
 }  // namespace perdure::planes

@@ -84,8 +84,7 @@ struct Vectors {
         return at;
     }
 
-    // The kStep elements at `at`; past the caches if kPast, which needs an address that is a multiple of a vector.
-    template <bool kPast>
+    // The kStep elements at `at`.
     PERDURE_INLINE static void join_step(const u8* const* planes, const u8* base, std::size_t at, u8* out) {
         Vector plane[kWidth], words[kWidth];
 #pragma GCC unroll 4
@@ -108,30 +107,16 @@ struct Vectors {
 #pragma GCC unroll 4
         for (unsigned i = 0; i < kWidth; ++i) {
             const std::size_t byte = at * kWidth + i * kStep;
-            const Vector element = restored(words[i], base, byte);
-            if constexpr (kPast) {
-                V::store_past(out + byte, element);
-            } else {
-                V::store(out + byte, element);
-            }
+            V::store(out + byte, restored(words[i], base, byte));
         }
     }
 
-    // All `n` elements, if there are enough for a step; returns whether. The first and the last step may overlap with others.
-    PERDURE_INLINE static bool join(const u8* const* planes, const u8* base, std::size_t n, u8* out, bool past) {
+    // All `n` elements, if there are enough for a step; returns whether. The last step may overlap with the one before.
+    PERDURE_INLINE static bool join(const u8* const* planes, const u8* base, std::size_t n, u8* out) {
         if (n < kStep) return false;
         std::size_t at = 0;
-        const std::size_t beyond = reinterpret_cast<std::uintptr_t>(out) % kStep;
-        if (past && beyond % kWidth == 0) {
-            if (beyond != 0) {
-                join_step<false>(planes, base, 0, out);
-                at = (kStep - beyond) / kWidth;
-            }
-            for (; at + kStep <= n; at += kStep) join_step<true>(planes, base, at, out);
-        } else {
-            for (; at + kStep <= n; at += kStep) join_step<false>(planes, base, at, out);
-        }
-        if (at < n) join_step<false>(planes, base, n - kStep, out);
+        for (; at + kStep <= n; at += kStep) join_step(planes, base, at, out);
+        if (at < n) join_step(planes, base, n - kStep, out);
         return true;
     }
 };
@@ -149,16 +134,16 @@ PERDURE_INLINE std::size_t split_vectors(bool floats, Change change, const u8* x
 }
 
 template <class V, unsigned kWidth>
-PERDURE_INLINE bool join_vectors(bool floats, Change change, const u8* const* planes, const u8* base, std::size_t n, u8* out,
-                                 bool past) {
+PERDURE_INLINE bool join_vectors(bool floats, Change change, const u8* const* planes, const u8* base, std::size_t n,
+                                 u8* out) {
     switch (change) {
-        case Change::none: return Vectors<V, kWidth, Change::none, false>::join(planes, base, n, out, past);
-        case Change::turned: return Vectors<V, kWidth, Change::turned, false>::join(planes, base, n, out, past);
-        case Change::xored: return Vectors<V, kWidth, Change::xored, false>::join(planes, base, n, out, past);
+        case Change::none: return Vectors<V, kWidth, Change::none, false>::join(planes, base, n, out);
+        case Change::turned: return Vectors<V, kWidth, Change::turned, false>::join(planes, base, n, out);
+        case Change::xored: return Vectors<V, kWidth, Change::xored, false>::join(planes, base, n, out);
         case Change::distance: break;
     }
-    if (floats) return Vectors<V, kWidth, Change::distance, true>::join(planes, base, n, out, past);
-    return Vectors<V, kWidth, Change::distance, false>::join(planes, base, n, out, past);
+    if (floats) return Vectors<V, kWidth, Change::distance, true>::join(planes, base, n, out);
+    return Vectors<V, kWidth, Change::distance, false>::join(planes, base, n, out);
 }
 
 // Vectors as far as they go, then the portable loops.
@@ -176,9 +161,9 @@ PERDURE_INLINE void split_most(unsigned width, bool floats, Change change, const
 
 template <class V>
 PERDURE_INLINE void join_most(unsigned width, bool floats, Change change, const u8* const* planes, const u8* base,
-                              std::size_t n, u8* out, bool past) {
-    if (width == 2 && join_vectors<V, 2>(floats, change, planes, base, n, out, past)) return;
-    if (width == 4 && join_vectors<V, 4>(floats, change, planes, base, n, out, past)) return;
+                              std::size_t n, u8* out) {
+    if (width == 2 && join_vectors<V, 2>(floats, change, planes, base, n, out)) return;
+    if (width == 4 && join_vectors<V, 4>(floats, change, planes, base, n, out)) return;
     join_any(width, floats, change, planes, base, n, out);
 }
 
