@@ -78,6 +78,7 @@ std::size_t planes_encode(PlanesKind kind, const u8* x, const u8* base, std::siz
         Ahead ahead;
         ahead.add(x + next, step);
         if (base != nullptr) ahead.add(base + next, step);
+        ahead.add(at, step);  // what this block becomes
         for (unsigned plane = 0; plane < kind.width; ++plane) {
             at = encode_plane(kernels, plan.plane[plane], bytes + plane * size, size, ahead, at);
             if (plan.plane[plane].n != 0) ahead = {};  // what the first coded plane asked for is there

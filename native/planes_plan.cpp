@@ -147,7 +147,8 @@ Plan choose(PlanesKind kind, const u8* x, const u8* base, std::size_t n) {
     }
     // Large blocks carry fewer states; small ones follow the data where it changes from tensor to tensor, which shows in
     // mantissas that are not noise.
-    best.block_log2 = kind.width >= 4 && coded_planes(best, kind.width) >= 3 ? kLeastLog2 : kind.width == 8 ? kMostLog2 - 1 : kMostLog2;
+    const bool follows = kind.width >= 4 && coded_planes(best, kind.width) >= 3;
+    best.block_log2 = follows ? kLeastLog2 : kind.width == 8 ? kMostLog2 - 1 : kMostLog2;
     return best;
 }
 

@@ -116,7 +116,8 @@ struct Kernels {
                    u8* states, std::size_t& n_symbols, std::size_t& n_raws);
     // The elements again; false if the streams are nothing that an encoder wrote.
     bool (*ulp_decode)(const Model& model, const Streams& in, const u8* base, std::size_t n, const View& view, u8* out);
-    // The classes of `n` bytes, in their own order, by ranges in rising order; those beyond `n` count as the first value of class 0. Returns the literals.
+    // The classes of `n` bytes, in their own order, by ranges in rising order; those beyond `n` count as the first value of class
+    // 0. Returns the literals.
     std::size_t (*byte_classify)(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u8* literals,
                                  u32* counts);
     // The next `n` bytes of each of `count` readers, one or two, each to its `out`. Two take turns in one loop, so that neither

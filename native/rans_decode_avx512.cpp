@@ -169,7 +169,8 @@ struct Bytes {
     States set0, set1;
     const u8 *symbol, *raw, *literal;
 
-    PERDURE_INLINE explicit Bytes(const ByteReader& reader) : first(table16(reader.first)), symbol(reader.symbols.at), raw(reader.raws.at), literal(reader.literal) {
+    PERDURE_INLINE explicit Bytes(const ByteReader& reader)
+        : first(table16(reader.first)), symbol(reader.symbols.at), raw(reader.raws.at), literal(reader.literal) {
         u8 masks[kClasses];
         for (std::size_t kind = 0; kind < kClasses; ++kind) masks[kind] = static_cast<u8>((1u << reader.bits[kind]) - 1);
         decoder.slots[0] = Bytes256::of(reader.class_of);

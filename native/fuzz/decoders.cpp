@@ -1,8 +1,9 @@
 // Hostile bytes for the decoders of `mask`, `ulp` and `planes`, at every instruction level of this processor.
 //
-// Built with -fsanitize=address,undefined by tests/native/test_decoder_fuzz.py; input and output lie in allocations of exactly their
-// size, so one byte too far ends the run. Each tile is encoded, must come back at every level, and is then altered: in its parts, as
-// what they are, or anywhere. Codecs take turns, and so do levels; prints how many cases each pair had. Usage: decoders CASES SEED.
+// Built with -fsanitize=address,undefined by tests/native/test_decoder_fuzz.py; input and output lie in allocations of exactly
+// their size, so one byte too far ends the run. Each tile is encoded, must come back at every level, and is then altered: in its
+// parts, as what they are, or anywhere. Codecs take turns, and so do levels; prints how many cases each pair had.
+// Usage: decoders CASES SEED.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>

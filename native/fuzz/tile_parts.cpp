@@ -122,7 +122,9 @@ void alter(Parts& parts, std::mt19937_64& random_bits) {
                 break;
             }
             case Kind::states:
-                for (std::size_t n = 1 + below(64); n > 0; --n) bytes[below(bytes.size())] = static_cast<u8>(below(4) == 0 ? random_bits() : 0);
+                for (std::size_t n = 1 + below(64); n > 0; --n) {
+                    bytes[below(bytes.size())] = static_cast<u8>(below(4) == 0 ? random_bits() : 0);
+                }
                 break;
             case Kind::bytes: {
                 if (part.size_at >= 0 && below(2) == 0) {  // longer or shorter, and it says so
