@@ -246,7 +246,7 @@ BLOCK_4 = 1 << 15  # elements of 4 bytes whose planes are all coded
 
 
 def of_blocks(kinds: str, rest: int) -> Bytes:
-    """Blocks of 4-byte elements by kind (c: coded, s: one value, n: noise, m: two planes of noise), and ``rest`` more."""
+    """Blocks of 4-byte elements by kind (c: coded, s: one value, n: noise, m: half noise), and ``rest`` more."""
     rng = np.random.default_rng(3)
     made = []
     for kind, n in [*((kind, BLOCK_4) for kind in kinds), ("c", rest)]:
