@@ -77,8 +77,8 @@ std::size_t planes_encode(PlanesKind kind, const u8* x, const u8* base, std::siz
         const std::size_t step = kRound * kind.width, next = (start + size) * kind.width;
         Ahead ahead;
         ahead.add(x + next, step);
-        if (base != nullptr) ahead.add(base + next, step);
-        ahead.add(at, step);  // what this block becomes
+        // The base of the next block, or else what this one becomes: for both, memory is too slow.
+        ahead.add(base != nullptr ? base + next : at, step);
         for (unsigned plane = 0; plane < kind.width; ++plane) {
             at = encode_plane(kernels, plan.plane[plane], bytes + plane * size, size, ahead, at);
             if (plan.plane[plane].n != 0) ahead = {};  // what the first coded plane asked for is there
