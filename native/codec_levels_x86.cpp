@@ -1,4 +1,5 @@
 // Which version of the codecs' loops an x86-64 processor takes.
+#include "cluster.h"
 #include "mask.h"
 #include "planes_split.h"
 #include "rans.h"
@@ -17,6 +18,11 @@ bool moves_bytes() {
 }
 
 }  // namespace
+
+const cluster::Loops& cluster::loops(Simd level) {
+    if (level == Simd::avx512 && moves_bytes()) return kAvx512Loops;
+    return level == Simd::scalar ? kScalarLoops : kAvx2Loops;
+}
 
 const rans::Kernels& rans::kernels(Simd level) {
     if (level == Simd::avx512 && moves_bytes()) return kAvx512;

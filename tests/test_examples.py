@@ -1,12 +1,21 @@
-"""The examples are short, explain themselves, and run."""
+"""The examples are short, explain themselves, and run; those that train go on bit for bit after kill -9."""
 
 from __future__ import annotations
 
+import builtins
+import importlib
+import multiprocessing
+import os
+import re
+import runpy
+import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
 
@@ -28,9 +37,50 @@ def test_an_example_is_numbered_and_has_fewer_than_eighty_lines(example: Path) -
     assert len(example.read_text().splitlines()) < 80
 
 
+def forked(out: Path, example: Path, *argv: object, kill_at: str | None = None) -> tuple[str, int]:
+    """Run an example in a copy of this process, which has torch already; what it printed, and its exit code.
+
+    ``kill_at``: it dies by kill -9 right after it prints a line with that in it.
+    """
+    process = multiprocessing.get_context("fork").Process(target=_be, args=(out, example, argv, kill_at))
+    process.start()
+    process.join(100)
+    process.kill()
+    process.join()
+    assert process.exitcode is not None
+    return out.read_text(), process.exitcode
+
+
+def _be(out: Path, example: Path, argv: tuple[object, ...], kill_at: str | None) -> None:
+    with out.open("w") as file:
+        os.dup2(file.fileno(), 1)
+        os.dup2(file.fileno(), 2)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1)
+    sys.argv = [str(example), *map(str, argv)]
+    os.environ["PERDURE_LEASE_S"] = "2"  # the agent leaves soon
+    os.chdir(out.parent)
+    torch.set_num_threads(1)  # the threads of the parent did not come along
+    show, code = print, 0
+
+    def said(*words: Any, **options: Any) -> None:
+        show(*words, **options)
+        if kill_at is not None and kill_at in " ".join(map(str, words)):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    builtins.print = said  # type: ignore[assignment]
+    try:
+        runpy.run_path(str(example), run_name="__main__")
+    except SystemExit as end:
+        code = int(end.code or 0)
+    sys.stdout.flush()
+    os._exit(code)
+
+
 @pytest.mark.parametrize("example", EXAMPLES, ids=name_of)
-def test_help_explains_every_option_of_an_example(example: Path) -> None:
-    assert "--to" in run(example, "--help")
+def test_help_explains_every_option_of_an_example(example: Path, tmp_path: Path) -> None:
+    said, code = forked(tmp_path / "out", example, "--help")
+    assert "--to" in said
+    assert code == 0
 
 
 def test_the_gpt_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
@@ -39,3 +89,45 @@ def test_the_gpt_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
     again = run(gpt, "--to", tmp_path / "ckpt", "--steps", 20, "--batch", 1, "--every", 5)
     assert "step 10 " not in again
     assert "step 20 " in again
+
+
+@pytest.mark.parametrize(
+    ("name", "steps", "kill_at", "library"),
+    [
+        ("02_plain_loop.py", 20, "step 12 ", "torch"),
+        ("03_torch_dcp.py", 8, "step 5 ", "torch.distributed.checkpoint"),
+        ("05_hf_trainer.py", 6, "'epoch': '0.8333'", "transformers.trainer"),
+    ],
+)
+def test_an_example_that_was_killed_ends_as_one_that_was_not(
+    tmp_path: Path, name: str, steps: int, kill_at: str, library: str
+) -> None:
+    importlib.import_module(library)  # once, for all copies of this process
+    example = next(each for each in EXAMPLES if each.name == name)
+    whole, code = forked(tmp_path / "whole", example, "--to", tmp_path / "a", "--steps", steps)
+    assert code == 0, whole
+    killed, code = forked(tmp_path / "killed", example, "--to", tmp_path / "b", "--steps", steps, kill_at=kill_at)
+    assert code == -signal.SIGKILL, killed
+    again, code = forked(tmp_path / "again", example, "--to", tmp_path / "b", "--steps", steps)
+    assert code == 0, again
+    assert "restored step" in again or "dcp" in name
+    assert len(losses(whole)) == steps
+    assert losses(whole) == losses(killed) | losses(again)
+    if "trainer" not in name:  # its log is part of what comes back
+        assert 1 < min(losses(again)) <= max(losses(killed)) + 1
+
+
+def losses(said: str) -> dict[int, str]:
+    return {int(step): loss for step, loss in re.findall(r"^step (\d+) loss (\S+)$", said, re.M)}
+
+
+def test_the_fsspec_example_reads_what_it_saved(tmp_path: Path) -> None:
+    said = run(next(each for each in EXAMPLES if each.name == "04_fsspec.py"), "--to", tmp_path / "run")
+    assert "step-3/model.safetensors 232 bytes" in said
+    assert "written at step 3" in said
+    assert "the same weights: True" in said
+
+
+@pytest.mark.parametrize("example", EXAMPLES[1:], ids=name_of)
+def test_an_example_of_meeting_another_library_has_fewer_than_forty_lines(example: Path) -> None:
+    assert len(example.read_text().splitlines()) < 40

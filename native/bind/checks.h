@@ -43,6 +43,7 @@ void add_codec(nb::module_& module);
 void add_copy(nb::module_& module);
 void add_digest(nb::module_& module);
 void add_io(nb::module_& module);
+void add_predict(nb::module_& module);
 void add_simd(nb::module_& module);
 
 }  // namespace perdure::bind

@@ -1,3 +1,4 @@
+#include "../cluster.h"
 #include "../mask.h"
 #include "../planes.h"
 #include "../ulp.h"
@@ -117,6 +118,33 @@ bool planes_decode_checked(nb::object coded, nb::object base, Out out, std::int6
     });
 }
 
+std::size_t cluster_encode_checked(nb::object data, Out out, std::int64_t value_bits) {
+    if (value_bits < 4 || value_bits > 8) throw nb::value_error("value_bits must be from 4 to 8");
+    return on_tile(data, nb::none(), out, 4, [&](auto* x, auto*, std::size_t n) {
+        check_room(cluster_room(n), out);
+        nb::gil_scoped_release released;
+        return cluster_encode(x, n, static_cast<unsigned>(value_bits), out.data());
+    });
+}
+
+bool cluster_decode_checked(nb::object coded, Out out) {
+    return off_tile(coded, nb::none(), out, 4, [&](auto* in, std::size_t nbytes, auto*, std::size_t n) {
+        return cluster_decode(in, nbytes, n, out.data());
+    });
+}
+
+using Sums = nb::ndarray<double, nb::shape<4>, nb::c_contig, nb::device::cpu>;
+using Counts = nb::ndarray<std::uint64_t, nb::shape<2>, nb::c_contig, nb::device::cpu>;
+
+void float32_error_checked(nb::object data, nb::object decoded, Sums sums, Counts counts) {
+    const Bytes before(data), after(decoded);
+    if (before.size() != after.size() || before.size() % 4 != 0) {
+        throw nb::value_error("two equally long arrays of float32 are compared");
+    }
+    nb::gil_scoped_release released;
+    float32_error(before.data(), after.data(), before.size() / 4, sums.data(), counts.data());
+}
+
 }  // namespace
 
 void add_codec(nb::module_& module) {
@@ -145,6 +173,14 @@ void add_codec(nb::module_& module) {
     module.def("planes_decode", &planes_decode_checked, nb::arg("coded"), nb::arg("base").none(),
                nb::arg("out").noconvert(), nb::arg("width"), nb::arg("floats"),
                "Decode a tile; whether it was one. See planes.h.");
+    module.def("cluster_room", [](std::int64_t nbytes) { return cluster_room(static_cast<std::size_t>(nbytes) / 4); },
+               nb::arg("nbytes"), "The bytes that out needs.");
+    module.def("cluster_encode", &cluster_encode_checked, nb::arg("data"), nb::arg("out").noconvert(), nb::arg("value_bits"),
+               "Encode a tile; the bytes written. See cluster.h.");
+    module.def("cluster_decode", &cluster_decode_checked, nb::arg("coded"), nb::arg("out").noconvert(),
+               "Decode a tile; whether it was one. See cluster.h.");
+    module.def("float32_error", &float32_error_checked, nb::arg("data"), nb::arg("decoded"), nb::arg("sums").noconvert(),
+               nb::arg("counts").noconvert(), "Write the error of one tile against another. See cluster.h.");
 }
 
 }  // namespace perdure::bind

@@ -1,4 +1,4 @@
-// Hostile bytes for the decoders of `mask`, `ulp` and `planes`, at every instruction level of this processor.
+// Hostile bytes for the decoders of `mask`, `ulp`, `planes` and `cluster`, at every instruction level of this processor.
 //
 // Built with -fsanitize=address,undefined by tests/native/test_decoder_fuzz.py; input and output lie in allocations of exactly
 // their size, so one byte too far ends the run. Each tile is encoded, must come back at every level, and is then altered: in its
@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "../cluster.h"
 #include "../mask.h"
 #include "../planes.h"
 #include "../simd.h"
@@ -120,6 +121,53 @@ struct Subject {
 constexpr int kCasesATile = 12;
 const char* const kCodecs[] = {"mask", "ulp", "planes"};
 
+// Whether `back` is `x` within the error of `value_bits`, with the same signs and zeros, and literals as they were.
+bool near(std::uint32_t x, std::uint32_t back, unsigned value_bits) {
+    const std::uint32_t size = x & 0x7fffffff, other = back & 0x7fffffff, half = 1u << (22 - value_bits);
+    if ((x ^ back) >> 31 != 0) return false;
+    if (size < 0x00800000 || size >= 0x7f800000) return size == other;
+    return (size > other ? size - other : other - size) <= half;
+}
+
+// The lossy codec: what it wrote comes back near, what was altered is refused or decoded within its memory.
+bool fuzz_cluster(long cases, const std::vector<perdure::Simd>& levels) {
+    std::vector<u8> good;
+    std::vector<std::uint32_t> x;
+    unsigned value_bits = 8;
+    for (long i = 0; i < cases; ++i) {
+        perdure::use_simd(levels[below(levels.size())]);
+        if (i % 8 == 0) {
+            x.resize(1 + below(below(50) == 0 ? 3000 : 300));
+            value_bits = 4 + static_cast<unsigned>(below(5));
+            const unsigned octaves = 1u << below(9), odd = 1 + static_cast<unsigned>(below(100)), sign = below(2) == 0;
+            for (std::uint32_t& word : x) {
+                word = (static_cast<std::uint32_t>(100 + below(octaves)) << 23 ^ (random_bits() & 0x7fffff)) & 0x7fffffff;
+                if (below(odd) == 0) word = below(2) == 0 ? 0 : static_cast<std::uint32_t>(random_bits()) >> below(32);
+                if (sign != 0) word ^= static_cast<std::uint32_t>(random_bits()) & 0x80000000;
+            }
+            good.resize(perdure::cluster_room(x.size()));
+            good.resize(perdure::cluster_encode(reinterpret_cast<const u8*>(x.data()), x.size(), value_bits, good.data()));
+        }
+        std::vector<u8> bytes = good;
+        if (i % 8 != 0) alter_anywhere(bytes);
+        const Exact in(bytes);
+        const Exact out(4 * x.size());
+        const bool ok = perdure::cluster_decode(in.at, in.size, x.size(), out.at);
+        if (i % 8 != 0) continue;
+        bool right = ok;
+        for (std::size_t j = 0; right && j < x.size(); ++j) {
+            std::uint32_t back;
+            std::memcpy(&back, out.at + 4 * j, 4);
+            right = near(x[j], back, value_bits);
+        }
+        if (!right) {
+            std::fprintf(stderr, "case %ld: cluster does not come back near what it was\n", i);
+            return false;
+        }
+    }
+    return true;
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -159,6 +207,7 @@ int main(int argc, char** argv) {
             }
         }
     }
+    if (!fuzz_cluster(cases / 4, levels)) return 1;
     for (int which = 0; which < 3; ++which) {
         for (const perdure::Simd level : levels) {
             const int at = static_cast<int>(level);

@@ -15,9 +15,12 @@ import importlib
 TYPE_CHECKING = False  # typing's own constant would load typing, most of the time that this import takes
 if TYPE_CHECKING:
     from perdure import codec, errors, fabric, layout, plan, testing
+    from perdure.adapters.torch import dcp
     from perdure.adapters.torch.attach import attach
     from perdure.adapters.torch.checkpointer import Checkpointer
+    from perdure.adapters.torch.hf_trainer import TrainerCallback
     from perdure.adapters.torch.load import load
+    from perdure.adapters.torch.rng import Rng
     from perdure.plan import reshard
     from perdure.state.scopes import RankLocal
     from perdure.upkeep import keep
@@ -27,9 +30,12 @@ __version__ = "0.1.0.dev0"
 __all__ = [
     "Checkpointer",
     "RankLocal",
+    "Rng",
+    "TrainerCallback",
     "__version__",
     "attach",
     "codec",
+    "dcp",
     "errors",
     "fabric",
     "keep",
@@ -44,13 +50,15 @@ __all__ = [
 _HOME = {
     "Checkpointer": "perdure.adapters.torch.checkpointer",
     "RankLocal": "perdure.state.scopes",
+    "Rng": "perdure.adapters.torch.rng",
+    "TrainerCallback": "perdure.adapters.torch.hf_trainer",
     "attach": "perdure.adapters.torch.attach",
     "load": "perdure.adapters.torch.load",
     "reshard": "perdure.plan",
 }
 
 # A public name that is a module further down.
-_MODULES = {"keep": "perdure.upkeep.keep"}
+_MODULES = {"dcp": "perdure.adapters.torch.dcp", "keep": "perdure.upkeep.keep"}
 
 # A library that a module needs and the extra that installs it, where the two have other names.
 _EXTRA = {"mcp": "memory", "mpi4py": "mpi", "numba": "exchange", "obstore": "objectstore", "pyscf": "exchange"}

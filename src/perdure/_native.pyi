@@ -1,8 +1,9 @@
-"""C++ kernels (`native/`). Called through `perdure.shm`, `perdure.codec` and `perdure.store`, with a twin for each.
+"""C++ kernels (`native/`). Called through the storeys above, `perdure.codec` and others, with a twin for each.
 
 Wrong arguments raise ValueError, or TypeError where a type does not fit. The interpreter's lock is released meanwhile.
 """
 
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import numpy as np
@@ -29,6 +30,34 @@ def mask_decode(coded: _BytesLike, base: _BytesLike, out: _Digests, width: int) 
 def planes_room(nbytes: int, width: int) -> int: ...
 def planes_encode(data: _BytesLike, base: _BytesLike | None, out: _Digests, width: int, floats: bool) -> int: ...
 def planes_decode(coded: _BytesLike, base: _BytesLike | None, out: _Digests, width: int, floats: bool) -> bool: ...
+def cluster_room(nbytes: int) -> int: ...
+def cluster_encode(data: _BytesLike, out: _Digests, value_bits: int) -> int: ...
+def cluster_decode(coded: _BytesLike, out: _Digests) -> bool: ...
+def float32_error(
+    data: _BytesLike, decoded: _BytesLike, sums: npt.NDArray[np.float64], counts: npt.NDArray[np.uint64]
+) -> None: ...
+def predict_update(
+    x: _Digests,
+    keep: float,
+    moments: Sequence[_Digests],
+    squares: Sequence[_Digests | None],
+    by: Sequence[float],
+    eps: Sequence[float],
+    out: _Digests,
+    width: int,
+) -> None: ...
+def predict_square(
+    square: _Digests,
+    before: _Digests,
+    moment: _Digests,
+    keep: float,
+    fade: float,
+    by: float,
+    rest: float,
+    out: _Digests,
+    width: int,
+) -> None: ...
+def predict_rounding(x: _Digests, out: _Digests, width: int, to: int) -> None: ...
 def uring_refused() -> int: ...
 def read_tiles(
     fd: int,

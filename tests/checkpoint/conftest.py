@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from perdure.checkpoint.link import socket_prefix
 from perdure.process.lock import FileLock
 from perdure.store import Commit, Disk, Run, StoreUrl
 
@@ -165,8 +166,19 @@ class Place:
         own = {"PYTHONPATH": SRC, "OMP_NUM_THREADS": "1", "XDG_RUNTIME_DIR": str(self.runtime), "PERDURE_LEASE_S": "30"}
         return {name: value for name, value in os.environ.items() if not name.startswith("PERDURE_")} | own | more
 
-    def start(self, *argv: str, world: int = 2, script: str = TRAINER, bare: bool = False, **more: str) -> Ranks:
-        """Start an attempt: ``world`` ranks as a launcher would. ``bare`` sets no launcher's environment."""
+    def start(
+        self,
+        *argv: str,
+        world: int = 2,
+        nodes: Sequence[str] = (),
+        script: str = TRAINER,
+        bare: bool = False,
+        **more: str,
+    ) -> Ranks:
+        """Start an attempt: ``world`` ranks as a launcher would. ``bare`` sets no launcher's environment.
+
+        ``nodes`` names the node of each rank, if there are several; the ranks of a node stand together.
+        """
         assert self._forker is not None
         attempt = len(self._attempts)
         port = free_port()
@@ -177,6 +189,12 @@ class Place:
                 "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "False",
                 "PERDURE_JOB": self.job, "PERDURE_ATTEMPT": str(attempt), "PERDURE_MARK": f"{self.job}.{attempt}",
             }  # fmt: skip
+            if nodes:
+                mine = [other for other in range(world) if nodes[other] == nodes[rank]]
+                placed |= {
+                    "PERDURE_NODE": nodes[rank], "GROUP_RANK": str(list(dict.fromkeys(nodes)).index(nodes[rank])),
+                    "LOCAL_RANK": str(mine.index(rank)), "LOCAL_WORLD_SIZE": str(len(mine)),
+                }  # fmt: skip
             envs.append(self.env(**placed, **more))
         outs = [self.folder / f"out-{attempt}-{rank}" for rank in range(world)]
         for out in outs:
@@ -202,29 +220,33 @@ class Place:
         )
         return self._processes[-1]
 
-    def start_agent(self, *rules: dict[str, Any], lease_s: float = 30.0) -> int:
-        """Start the agent of the job behind a store with ``rules`` (`gated_agent.py`); return its pid."""
-        argv = (self.job, self.url, str(lease_s), json.dumps(rules))
+    def start_agent(self, *rules: dict[str, Any], lease_s: float = 30.0, node: str | None = None) -> int:
+        """Start the agent of the job (on ``node``) behind a store with ``rules`` (`gated_agent.py`); return its pid."""
+        job = self.job if node is None else f"{self.job}@{node}"
+        argv = (job, self.url, str(lease_s), json.dumps(rules))
         process = self.popen(sys.executable, str(HERE / "gated_agent.py"), *argv)
         give_up = time.monotonic() + 10
-        while not list((self.runtime / "perdure").glob("*.sock")):
+        while not list((self.runtime / "perdure").glob(f"{socket_prefix(job)}*.sock")):
             late = time.monotonic() > give_up or process.poll() is not None
             assert not late, "the agent does not start"
             time.sleep(0.01)
         return process.pid
 
-    def agent_pid(self) -> int | None:
-        """The agent that holds the lock of this test's job, if it lives."""
-        for lock in (self.runtime / "perdure").glob("*.lock"):
-            pid = FileLock.holder(lock)
-            if pid is not None and is_alive(pid):
-                self._agents.add(pid)
-                return pid
-        return None
+    def agent_pid(self, node: str | None = None) -> int | None:
+        """The agent that holds the lock of this test's job (on ``node``), if it lives."""
+        return next(iter(self.agent_pids(node)), None)
 
-    def kill_agent(self) -> int:
-        """``kill -9`` of the agent; return its pid once it is gone."""
-        pid = self.agent_pid()
+    def agent_pids(self, node: str | None = None) -> list[int]:
+        """The agents of this test's job that live, of all nodes or of one."""
+        prefix = "" if node is None else socket_prefix(f"{self.job}@{node}")
+        pids = [FileLock.holder(lock) for lock in (self.runtime / "perdure").glob(f"{prefix}*.lock")]
+        alive = [pid for pid in pids if pid is not None and is_alive(pid)]
+        self._agents.update(alive)
+        return alive
+
+    def kill_agent(self, node: str | None = None) -> int:
+        """``kill -9`` of the agent (of ``node``); return its pid once it is gone."""
+        pid = self.agent_pid(node)
         assert pid is not None, "there is no agent"
         os.kill(pid, signal.SIGKILL)
         await_that(lambda: not is_alive(pid), "the agent to die")
@@ -259,7 +281,7 @@ class Place:
         """Kill all that this test has started."""
         for ranks in self._attempts:
             ranks.kill_all()
-        self.agent_pid()
+        self.agent_pids()
         for process in self._processes:
             if process.poll() is None:
                 try:
@@ -267,7 +289,7 @@ class Place:
                 except ProcessLookupError:
                     pass  # it ended just now
             process.communicate(timeout=10)
-        self.agent_pid()
+        self.agent_pids()
         for pid in self._agents:
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)

@@ -8,9 +8,11 @@ import pytest
 
 from perdure.checkpoint.generations import (
     Action,
+    Broken,
     Client,
     Digest,
     Drain,
+    Drained,
     Exit,
     Generation,
     Grant,
@@ -108,7 +110,7 @@ def saved(machine: Machine, *clients: Client, seq: int = 1, step: int = 10, **mo
 
 
 def committed(machine: Machine, generation: Generation, slot: int) -> list[Action]:
-    return machine.drained(generation, (slot, 200, 220, 0.5))
+    return machine.drained(generation, Drained(slot, 200, 220, 0.5))
 
 
 # --- one save --------------------------------------------------------------------------------------------------------
@@ -215,7 +217,7 @@ def test_a_rank_that_abandons_fails_the_save_on_every_rank() -> None:
 def test_what_one_rank_abandons_before_others_begin_fails_them_at_once() -> None:
     a, b = rank(0), rank(1)
     machine = met(a, b)
-    assert machine.abandoned(b, Abandon(seq=1, error=to_wire(FULL)), FULL) == []
+    assert machine.abandoned(b, Abandon(seq=1, error=to_wire(FULL)), FULL) == [Broken(a.session, 1, FULL)]
     actions = machine.begun(a, begin())
     assert [type(error) for error in failures(actions, a)] == [StorageFull]
     assert not grants(actions)
@@ -554,3 +556,44 @@ def test_staging_what_was_not_begun_fails_the_save_and_frees_its_memory() -> Non
     actions = machine.staged(b, staged(b))
     assert [type(error) for each in (a, b) for error in failures(actions, each)] == [ProtocolError] * 2
     assert machine.generations == []
+
+
+# --- several nodes ---------------------------------------------------------------------------------------------------
+
+
+def broken(actions: list[Action]) -> list[tuple[str, int, type]]:
+    return [(each.session, each.seq, type(each.error)) for each in actions if isinstance(each, Broken)]
+
+
+def test_what_fails_here_is_told_to_other_nodes_and_what_failed_there_is_not_told_back() -> None:
+    a, b = rank(0), rank(1)
+    machine = met(a, b)
+    machine.begun(a, begin())
+    assert broken(machine.abandoned(b, Abandon(seq=1, error=to_wire(FULL)), FULL)) == [(a.session, 1, StorageFull)]
+    machine.begun(a, begin(2))
+    actions = machine.broken(a.session, 2, FULL)
+    assert [type(error) for error in failures(actions, a)] == [StorageFull]
+    assert broken(actions) == []
+    assert machine.broken(a.session, 3, FULL) == []  # nobody has come to it here
+    assert [type(error) for error in failures(machine.begun(a, begin(3)), a)] == [StorageFull]
+
+
+def test_a_node_that_is_asked_says_what_will_never_come() -> None:
+    a, b = rank(0), rank(1)
+    machine = met(a, b)
+    assert machine.asked(a.session, 1, 10) == []  # its ranks have not come to it yet
+    machine.begun(a, begin())
+    assert machine.asked(a.session, 1, 10) == []
+    machine.left(b.id, 1.0)
+    assert broken(machine.asked(a.session, 1, 10)) == [(a.session, 1, RankFailed)]
+    assert broken(machine.asked(a.session, 2, 10)) == [(a.session, 2, RankFailed)]
+    machine.left(a.id, 2.0)
+    assert broken(machine.asked(a.session, 2, 10)) == [(a.session, 2, RankFailed)]
+
+
+def test_what_is_whole_here_ends_with_its_drain_whatever_another_node_says() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    generation, _ = saved(machine, a)
+    assert machine.broken(a.session, 1, FULL) == []
+    assert machine.by_id(generation.id) is generation

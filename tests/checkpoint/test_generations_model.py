@@ -16,9 +16,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from perdure.checkpoint.generations import (
     SEGMENTS_PER_RANK,
     Action,
+    Broken,
     Client,
     Digest,
     Drain,
+    Drained,
     Exit,
     Generation,
     Grant,
@@ -102,6 +104,8 @@ class _Node(RuleBasedStateMachine):
                 case Drain():
                     assert not self.draining, "one drain at a time"
                     self.draining.append(action)
+                case Broken():
+                    assert self.machine._find(action.session, action.seq) is None, "it failed, but is still there"
                 case Exit():
                     assert not self.live()
                     assert not self.draining
@@ -260,7 +264,7 @@ class _Node(RuleBasedStateMachine):
             assert generation.id not in made, "committed twice"
             self.slots.append((generation.id, generation.session))
             self.follows[generation.id] = len(self.slots)
-            self.act(self.machine.drained(generation, (len(self.slots), 1, 1, 0.1)))
+            self.act(self.machine.drained(generation, Drained(len(self.slots), 1, 1, 0.1)))
         else:
             self.act(self.machine.drained(generation, FULL))
 

@@ -54,7 +54,8 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--to", required=True)
     parser.add_argument("--steps", type=int, default=12)
-    parser.add_argument("--every", type=int, default=3)
+    parser.add_argument("--every", type=lambda text: text if text == "auto" else int(text), default=3)
+    parser.add_argument("--memory-every", type=int)
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--head-dtype", default="float32")
     parser.add_argument("--extra-layer", action="store_true")
@@ -64,6 +65,7 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--step-s", type=float, default=0.0, help="seconds that each step takes at least")
     parser.add_argument("--step", type=int, help="restore this step")
     parser.add_argument("--hold", default="", help="STEP:FILE, wait after the step until the file is there")
+    parser.add_argument("--print-peer", action="store_true", help="wait for each save to be on a peer, print P STEP")
     parser.add_argument("--explain", action="store_true", help="a digest for each part of the state too")
     parser.add_argument(
         "--whole", action="store_true", help="print W STEP DIGEST of the whole state, all ranks' shards"
@@ -227,6 +229,7 @@ def main() -> None:
             extra={"count": count},
             to=args.to,
             every=args.every,
+            memory_every=args.memory_every,
             step=args.step,
             agent=not args.no_agent,
             keep=args.keep,
@@ -258,6 +261,9 @@ def main() -> None:
             print_whole()
             if args.explain:
                 print(f"  {' '.join(f'{name}={digest(each)}' for name, each in now.items())}", flush=True)
+            if args.print_peer and run._last is not None and run._last.step == run.step - 1:
+                run._last.reached("peer", 20.0)
+                print(f"P {run._last.step}", flush=True)
             if fault.due("leave", run.step):
                 sys.exit(0)
             if fault.due("value", run.step):

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perdure.codec import mask_twin, planes_twin, ulp_twin
+from perdure.codec import cluster_twin, mask_twin, planes_twin, ulp_twin
 
 native = pytest.importorskip("perdure._native", reason="the kernels are not built")
 
 PAGE = Path(__file__).parents[2] / "docs/spec/codecs.md"
-MASK, ULP, PLANES = (
+MASK, ULP, PLANES, CLUSTER = (
     bytes.fromhex("".join(block.split()))
     for block in re.findall(r"^```$(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 )
@@ -52,3 +52,16 @@ def test_the_planes_of_the_specification_are_written(module: object) -> None:
     coded = written(module.planes_encode, data, None, 4, False)  # type: ignore[attr-defined]
     assert len(coded) == 466
     assert coded[:64] == PLANES
+
+
+@pytest.mark.parametrize("module", [native, cluster_twin], ids=["native", "twin"])
+def test_the_clusters_of_the_specification_are_written_and_read(module: object) -> None:
+    x = ((-3.0) ** np.arange(16) / 2**20).astype(np.float32)
+    x.view(np.uint32)[[5, 9]] = 0, 0x7FC00001
+    out = np.zeros(2000, np.uint8)
+    assert out[: module.cluster_encode(x, out, 8)].tobytes() == CLUSTER  # type: ignore[attr-defined]
+    y = np.zeros(16, np.float32)
+    assert module.cluster_decode(CLUSTER, y.view(np.uint8))  # type: ignore[attr-defined]
+    rounded = (x.view(np.uint32) + 0x4000) & 0xFFFF8000
+    rounded[9] = 0x7FC00001
+    assert y.tobytes() == rounded.tobytes()

@@ -11,7 +11,7 @@ import pytest
 from perdure.codec import decode, encode, frame, frame_info, header
 from perdure.codec.dtypes import DType
 from perdure.codec.stage import Bytes, Level
-from perdure.codec.stages import CODECS, RAW, Raw
+from perdure.codec.stages import CODECS, LOSSY, RAW, Raw
 from perdure.errors import BlobCorrupt, CallError
 
 
@@ -75,6 +75,8 @@ def test_a_codec_that_decodes_to_something_else_is_noticed(monkeypatch: pytest.M
 
 
 def test_the_shipped_codecs_have_names_and_numbers_of_their_own() -> None:
-    assert {name: codec.number for name, codec in CODECS.items()} == {"raw": 0, "mask": 1, "ulp": 2, "planes": 3}
+    numbers = {"raw": 0, "mask": 1, "ulp": 2, "planes": 3, "cluster": 4}
+    assert {name: codec.number for name, codec in CODECS.items()} == numbers
+    assert list(LOSSY) == ["cluster"]
     assert isinstance(CODECS["raw"], Raw)
     assert all(codec.name == name for name, codec in CODECS.items())

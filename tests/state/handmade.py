@@ -9,9 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from perdure.codec import copy_and_digest, tile_digests
+from perdure.codec import copy_and_digest, encode, tile_digests
 from perdure.codec.dtypes import DTYPES
 from perdure.codec.header import render
+from perdure.codec.stages import is_lossy
 from perdure.layout import Box, Layout
 from perdure.state.index import Catalog, CatalogTensor, StoredPiece
 from perdure.store.pack import PackIndex, PackItem, parse_header, plan_pack
@@ -28,7 +29,9 @@ def framed(
     codec: str = "raw",
     tile_bytes: int = TILE,
 ) -> bytes:
-    """A frame of ``data`` with tiles of any size."""
+    """A frame of ``data`` with tiles of any size; if the codec is lossy, the one that `encode` makes."""
+    if is_lossy(codec):
+        return encode(data, codec=codec, dtype=dtype, shape=shape)
     stage = header_codecs()[codec]
     tiles = [data[at : at + tile_bytes] for at in range(0, data.size, tile_bytes)]
     coded = [bytes(stage.encode(tile, dtype=DTYPES[dtype], base=None, level="normal")) for tile in tiles]
@@ -59,6 +62,7 @@ class Recorded:
     data: bytes
     tier: str = "disk"
     mapped: bool = False
+    raw: bool = False
     file: str = "a.safetensors"
     fails: dict[int, Exception] = field(default_factory=dict)
     reads: list[tuple[int, int]] = field(default_factory=list)

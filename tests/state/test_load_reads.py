@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 import zlib
 from collections.abc import Iterator, Sequence
@@ -294,6 +295,24 @@ def test_a_quarter_of_64_mib_reads_at_most_a_fifth_more_framed_and_not_a_byte_mo
         check_holds(items, wholes)
         assert report.wanted_nbytes == 16 << 20
         assert (report.read_nbytes + report.pad_nbytes) / report.wanted_nbytes <= most
+
+
+def test_what_came_out_of_a_lossy_frame_is_loaded_and_told() -> None:
+    shape = (256, 64)
+    tensors = {name: TensorLayout(shape, (Piece.alone(0, Box.whole(shape)),), "float32") for name in ("m", "v", "w")}
+    values = np.random.default_rng(2).standard_normal(shape).astype(np.float32)
+    wholes = {name: values.view(np.uint8).reshape(*shape, 4) for name in tensors}
+    made = make(Layout(tensors), wholes, coded={"m": "cluster", "v": "cluster"})
+    items = items_of(Layout(tensors), 0, None)
+    report = fill(made, items, made.recorded())
+    assert sorted(report.lossy) == ["m", "v"]
+    (note,) = report.notes
+    assert re.fullmatch(r"[mv] and another tensor are lossy: relative error up to 0\.0019\d?", note)
+    for item in items:
+        found = bytes_of(item.held[0]).copy().view(np.float32).reshape(shape)
+        error = np.abs(found - values).max()
+        assert (error == 0) == (item.name == "w")
+        assert (np.abs(found - values) <= np.abs(values) * report.lossy.get(item.name, 0.0)).all()
 
 
 def test_a_frame_on_a_base_is_refused_with_what_to_do() -> None:

@@ -13,18 +13,21 @@ import queue
 import selectors
 import socket
 import threading
-import time
 import traceback
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from perdure.checkpoint import drain as draining
+from perdure.checkpoint.council import Council
+from perdure.checkpoint.drainer import Drainer
 from perdure.checkpoint.generations import (
     Action,
+    Broken,
     Client,
+    Copy,
     Digest,
     Drain,
+    Drained,
     Exit,
     Generation,
     Grant,
@@ -43,6 +46,8 @@ from perdure.checkpoint.messages import (
     Granted,
     Hello,
     Inquire,
+    Introduce,
+    Join,
     Lent,
     Message,
     Notify,
@@ -52,14 +57,13 @@ from perdure.checkpoint.messages import (
     Welcome,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
-from perdure.checkpoint.unchanged import Stored, recall
+from perdure.checkpoint.nodes import Nodes
 from perdure.clock import SYSTEM, Clock
-from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, Superseded, from_wire, to_wire
+from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
 from perdure.progress import Page
 from perdure.shm import Segment
-from perdure.store import Run, Store
-from perdure.upkeep.keep import parse
-from perdure.upkeep.retention import Retention
+from perdure.state.index import RankIndex
+from perdure.store import Store
 from perdure.wire import Link, accept
 
 __all__ = ["Agent"]
@@ -73,8 +77,8 @@ _PRUNE_S = 5.0  # that a prune may take when all else is done; the next one fini
 class Agent:
     """Serves one run and job on ``listener`` until the lease is over; `run` returns then.
 
-    ``store`` is where generations are drained to; ``node`` names this writer in the store. ``lease_s`` is how long the
-    agent stays without any rank or launcher connected.
+    ``store`` is where generations are drained to. ``lease_s`` is how long the agent stays without any rank or launcher
+    connected.
     """
 
     def __init__(
@@ -85,10 +89,9 @@ class Agent:
         job: str,
         url: str,
         lease_s: float,
-        node: str = "node0",
         clock: Clock = SYSTEM,
     ) -> None:
-        self.store, self.listener, self.job, self.url, self.node, self.clock = store, listener, job, url, node, clock
+        self.store, self.listener, self.job, self.url, self.clock = store, listener, job, url, clock
         self.machine = Machine(lease_s=lease_s, now=clock.monotonic())
         self._links: dict[int, Link] = {}
         self._clients: dict[int, Client] = {}
@@ -98,24 +101,26 @@ class Agent:
         self._sealed: dict[int, dict[int, int]] = {}  # generation -> local rank -> bytes of its pack
         self._pages: dict[str, Page] = {}
         self._ids = 0
-        self._drains = 0
-        self._stored: Stored | None = None  # of the drain thread
-        self._retention = Retention()  # of the drain thread
+        self._drainer = Drainer(store, url=url, host=self)
+        self._nodes = Nodes(
+            url=url,
+            machine=self.machine,
+            packs=self.packs,
+            facts=self._facts,
+            report=self._report,
+            make=lambda nbytes: self._make(nbytes, "kept"),
+            page=lambda: next(iter(self._pages.values()), None),
+        )
         self._stop = False
         self._results: deque[Callable[[], list[Action]]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._digest_queue: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
-        self._drain_queue: queue.SimpleQueue[tuple[Drain, int] | None] = queue.SimpleQueue()
         self._selector = selectors.DefaultSelector()
 
     def run(self) -> None:
         """Serve until the lease is over; frees all memory on the way out."""
-        threads = [
-            threading.Thread(target=self._digest_forever, name="digest", daemon=True),
-            threading.Thread(target=self._drain_forever, name="drain", daemon=True),
-        ]
-        for thread in threads:
-            thread.start()
+        threading.Thread(target=self._digest_forever, name="digest", daemon=True).start()
+        self._drainer.start()
         self._selector.register(self.listener, selectors.EVENT_READ)
         self._selector.register(self._wake, selectors.EVENT_READ)
         try:
@@ -125,14 +130,15 @@ class Agent:
                 while self._results:
                     self._act(self._results.popleft()())
                 self._answer_inquiries()
+                self._act(self._nodes.tick())
                 self._act(self.machine.tick(self.clock.monotonic()))
         finally:
             self._digest_queue.put(None)
-            self._drain_queue.put(None)
+            self._nodes.close()
             for link in self._links.values():
                 link.close()
             self.listener.close()  # so that nobody takes this agent for one that serves
-            threads[1].join(_PRUNE_S)
+            self._drainer.end(within_s=_PRUNE_S)
 
     def leave(self) -> None:
         """End `run` once what is complete is written; may be called by a signal handler."""
@@ -228,6 +234,11 @@ class Agent:
                 return []
             case Adopt():
                 return self.machine.adopted(client, message)
+            case Join():
+                return self._nodes.join(client, message)
+            case Introduce():
+                self._nodes.introduce(client, message)
+                return []
             case Release():
                 return self.machine.released()
             case _:
@@ -267,7 +278,7 @@ class Agent:
     def _answer_inquiries(self) -> None:
         if not self._asking or self.machine.undigested():
             return
-        found = [self._facts(generation) for generation in self.machine.restorable()]
+        found = self._nodes.with_kept([self._facts(generation) for generation in self.machine.restorable()])
         asking, self._asking = self._asking, []
         for connection in asking:
             self._post(connection, Generations(found=found))
@@ -288,17 +299,24 @@ class Agent:
 
     def _lend(self, connection: int, generation_id: int) -> None:
         generation = self.machine.by_id(generation_id)
-        if generation is None or not generation.digested:
+        lent: list[tuple[Packed, Segment]] = []
+        if generation is not None and generation.digested:
+            sealed = self._sealed[generation.id]
+            lent = [
+                (
+                    Packed(nbytes=sealed[lane], number=lane, index=generation.staged[lane].index),
+                    self._segments[generation.lanes[lane]],
+                )
+                for lane in sorted(generation.lanes)
+            ]
+        lent += self._nodes.kept(generation_id if generation is None else generation.name)
+        if not lent:
             self._post(connection, Lent(generation=generation_id, packs=[], last=True))
-            return
-        sealed = self._sealed[generation.id]
-        lanes = sorted(generation.lanes)
-        for first in range(0, len(lanes), _LEND_AT_ONCE):
-            group = lanes[first : first + _LEND_AT_ONCE]
-            packs = [Packed(nbytes=sealed[lane], number=lane, index=generation.staged[lane].index) for lane in group]
-            fds = tuple(self._segments[generation.lanes[lane]].fd for lane in group)
-            last = first + _LEND_AT_ONCE >= len(lanes)
-            self._post(connection, Lent(generation=generation.id, packs=packs, last=last), fds)
+        for first in range(0, len(lent), _LEND_AT_ONCE):
+            group = lent[first : first + _LEND_AT_ONCE]
+            last = first + _LEND_AT_ONCE >= len(lent)
+            message = Lent(generation=generation_id, packs=[packed for packed, _ in group], last=last)
+            self._post(connection, message, tuple(segment.fd for _, segment in group))
 
     # --- actions -----------------------------------------------------------------------------------------------------
 
@@ -314,8 +332,11 @@ class Agent:
                 case Digest():
                     self._digest_queue.put(action.generation)
                 case Drain():
-                    self._drains += 1
-                    self._drain_queue.put((action, self._drains))
+                    self._drainer.submit(action)
+                case Copy():
+                    self._nodes.copy(action)
+                case Broken():
+                    self._nodes.broken(action)
                 case Exit():
                     self._stop = True
 
@@ -351,13 +372,16 @@ class Agent:
             return
         if have is not None:
             del self._segments[segment]  # freed once no view of it is left
+        self._segments[segment] = self._make(nbytes, str(segment))
+
+    def _make(self, nbytes: int, label: str) -> Segment:
         if nbytes + _MARGIN_NBYTES > _available_nbytes():
             raise StorageFull(
                 f"no memory for a checkpoint of {nbytes >> 20} MiB: {_available_nbytes() >> 20} MiB are available on "
                 "this node; save less often to disk alone, or use more nodes",
                 file="memory",
             )
-        self._segments[segment] = Segment.create(nbytes, label=f"{self.job}.{segment}")
+        return Segment.create(nbytes, label=f"{self.job}.{label}")
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -378,68 +402,29 @@ class Agent:
             self._sealed[generation.id] = sealed
             self._report(lambda g=generation: self.machine.digested(g))  # type: ignore[misc]
 
-    def _drain_forever(self) -> None:
-        while (order := self._drain_queue.get()) is not None:
-            action, seq = order
-            began = time.monotonic()
-            result: tuple[int, int, int, float] | PerdureError
-            try:
-                result = (*self._drain(action, seq), time.monotonic() - began)
-            except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
-                result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
-            self._report(lambda g=action.generation, r=result: self.machine.drained(g, r))  # type: ignore[misc]
-            if not isinstance(result, PerdureError) and action.generation.lead.keep:
-                self._retain(action.generation)
+    # --- what the drainer asks of its host, on its thread ---------------------------------------------------------
 
-    def _retain(self, generation: Generation) -> None:
-        """After a commit, prune by the rules that came with it; what goes wrong is told, and no save fails by it.
-
-        Not while another session is here: it may be about to go on from any step. Its own first commit comes soon.
-        """
-        others = [client for client in list(self._clients.values()) if client.local_rank is not None]
-        if any(client.session != generation.session for client in others):
-            return
-        try:
-            told = self._retention.keep(Run.open(self.store, create=False), parse(generation.lead.keep))
-        except Exception as error:  # a bug too
-            told = f"older steps could not be pruned ({error}); the next save tries again"
-        if told is not None:
-            note = Notify(text=told)
-            self._report(lambda: [Tell(c.id, note) for c in self._clients.values() if c.session == generation.session])
-
-    def _drain(self, action: Drain, seq: int) -> tuple[int, int, int]:
-        generation = action.generation
-        lead = generation.lead
-        run = Run.open(self.store, create=not generation.run)
-        if generation.run and run.marker.run != generation.run:
-            raise Superseded(
-                f"another run lies in {self.url} than the one that is trained: this writer must stop",
-                epoch=generation.epoch,
-                newer=None,
-            )
-        order = draining.Order(
-            epoch=generation.epoch,
-            step=generation.step,
-            seq=seq,
-            base=action.base,
-            meta=lead.meta,
-            metric=lead.metric,
-            pinned=lead.pinned,
-            session=generation.session,
-            save=generation.seq,
-            claim=generation.claim,
-        )
+    def packs(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
         sealed = self._sealed[generation.id]
-        packs = [
+        return [
             (staged.index, self._segments[generation.lanes[lane]].view[: sealed[lane]])
             for lane, staged in sorted(generation.staged.items())
         ]
-        stored = self._stored or recall(run, action.base)
-        part = draining.write_part(run, order, writer=self.node, packs=packs, stored=stored)
-        made = draining.commit(run, order, [part.ref])
-        self._stored = part.stored(made.slot)
-        raw = sum(staged.raw_nbytes for staged in generation.staged.values())
-        return made.slot, raw, part.nbytes
+
+    def council(self, generation: Generation) -> Council | None:
+        return self._nodes.council(generation.by)
+
+    def may_prune(self, generation: Generation) -> bool:
+        others = [client for client in list(self._clients.values()) if client.local_rank is not None]
+        council = self._nodes.council(generation.by)
+        return (council is None or council.leads) and all(each.session == generation.session for each in others)
+
+    def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
+        self._report(lambda: self.machine.drained(generation, result))
+
+    def notify(self, generation: Generation, text: str) -> None:
+        note = Notify(text=text)
+        self._report(lambda: [Tell(c.id, note) for c in self._clients.values() if c.session == generation.session])
 
     def _report(self, result: Callable[[], list[Action]]) -> None:
         self._results.append(result)

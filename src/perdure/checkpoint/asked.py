@@ -8,7 +8,7 @@ from typing import Any
 
 from perdure.errors import CallError
 
-__all__ = ["checked_metric", "checked_step"]
+__all__ = ["checked_metric", "checked_step", "checked_tier"]
 
 _STEPS = 10**12  # what the name of a part has room for
 
@@ -18,6 +18,15 @@ def checked_step(step: Any) -> int:
     if type(step) is not int or not 0 <= step < _STEPS:
         raise CallError(f"step is {step!r}; a step is a whole number from 0 to {_STEPS - 1:,}", step=repr(step))
     return step
+
+
+def checked_tier(tier: Any) -> bool:
+    """Whether a save that is to go as far as ``tier`` is to be durable; raises `CallError` for what is no such tier."""
+    if tier not in ("memory", "disk"):
+        raise CallError(
+            f"tier is {tier!r}; a save goes to 'disk' (through memory), or to 'memory' only", tier=repr(tier)
+        )
+    return bool(tier == "disk")
 
 
 def checked_metric(metric: Any) -> float | None:

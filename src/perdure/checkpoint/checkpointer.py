@@ -19,14 +19,14 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from perdure.checkpoint.asked import checked_metric, checked_step
+from perdure.checkpoint.asked import checked_metric, checked_step, checked_tier
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.meeting import Meeting
-from perdure.checkpoint.messages import Adopted, Begin, Notify, Sample, Staged
+from perdure.checkpoint.meeting import Meeting, Peers
+from perdure.checkpoint.messages import Adopted, Begin, Notify, Reached, Sample, Staged
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.planning import Planner, sample
 from perdure.checkpoint.pool import Pool
@@ -93,6 +93,7 @@ class Checkpointer:
         self._start_agent = start_agent
         self._notes = notes
         self._link: AgentLink | None = None
+        self._peers: Peers | None = None
         self._page: Page | None = None
         self._run: Run | None = None
         self._base_slot: int | None = None
@@ -134,6 +135,7 @@ class Checkpointer:
         meta: Mapping[str, Any] | None = None,
         metric: float | None = None,
         pin: bool = False,
+        tier: str = "disk",
     ) -> Saved:
         """Save ``tree`` as ``step``; returns once training may go on. Called by every rank with the same step.
 
@@ -141,13 +143,18 @@ class Checkpointer:
         next step may be about to change parameters or optimizer state. A failure later raises from ``saved`` on every
         rank and leaves the previous step the latest.
 
-        ``step`` is below 10^12, ``metric`` (for ``keep`` and for people) a finite number.
+        ``step`` is below 10^12, ``metric`` (for ``keep`` and for people) a finite number. ``tier="memory"`` saves to
+        the memory of the node's agent (and, of several nodes, of a partner's) and no further: it costs no I/O, lasts
+        until the next save, and ends with the agent; a restore may find it, and then it becomes durable.
 
         Raises `CallError` and its kinds for what cannot be saved, on every rank alike where ranks disagree.
         """
         began = time.perf_counter()
         step, metric = checked_step(step), checked_metric(metric)
+        durable = checked_tier(tier)
         self._engage()
+        if not durable and not self.has_agent:
+            return self._no_memory(step)
         self._seq += 1
         to_be_told_s = self.deadlines.agent_s  # whoever misses a deadline is named by the agent, or by rank 0
         saved = Saved(
@@ -155,6 +162,7 @@ class Checkpointer:
             self._seq,
             stage_s=self.deadlines.stage_s + to_be_told_s,
             commit_s=self.deadlines.commit_s + to_be_told_s,
+            durable=durable,
         )
         flight = self._flights.add(saved)
         try:
@@ -168,6 +176,14 @@ class Checkpointer:
             self._flights.failed(saved, error)
         self._last = saved
         saved.blocked_s += time.perf_counter() - began
+        return saved
+
+    def _no_memory(self, step: int) -> Saved:
+        """A save to memory that nobody has."""
+        if self._start_agent is None:
+            raise CallError('tier="memory" needs the node\'s agent; this Checkpointer was made without one')
+        saved = Saved(step, 0, stage_s=0.0, commit_s=0.0, durable=False)
+        saved.note_failed(AgentLost(f"step {step} was not saved: it was to be in the agent's memory, and that is gone"))
         return saved
 
     def fence(self) -> None:
@@ -199,6 +215,9 @@ class Checkpointer:
             link=None if self._link is None or self._link.lost else self._link,
             deadlines=self.deadlines,
             budget_bytes=self._budget_bytes,
+            node=self._placement.node,
+            peers=self._peers,
+            url=self._url,
         )
         done = restoring.run_through(tree, step=step, slot=slot)
         if done is None:
@@ -258,6 +277,24 @@ class Checkpointer:
         """The progress page of this attempt, shared by the node's ranks and its launcher."""
         return self._page
 
+    def word_of_rank_0(self, value: Any, what: str) -> Any:
+        """What rank 0 passes here, on every rank: plain JSON values. Called by all ranks together."""
+        told = self._fabric.all_gather(
+            msgspec.json.encode(value if self.rank == 0 else None),
+            deadline=Deadline.after(self.deadlines.agree_s, what),
+        )
+        return msgspec.json.decode(told[0])
+
+    @property
+    def several_nodes(self) -> bool:
+        """Whether ranks of more than one node take part, as their agents know."""
+        return self._peers is not None
+
+    @property
+    def has_agent(self) -> bool:
+        """Whether the node's agent is there, and of several nodes those of all."""
+        return self._link is not None and not self._link.lost
+
     @property
     def local_rank(self) -> int:
         """This rank's place on its node."""
@@ -291,7 +328,8 @@ class Checkpointer:
             on_lost=self._flights.agent_lost,
             tell=self.tell,
         ).hold()
-        self._run, self._link, self._page = met.run, met.link, met.page
+        self._run, self._link, self._page, self._placement = met.run, met.link, met.page, met.placement
+        self._peers = met.peers
         self._flights.start(link=met.link, failures=FailureNotes(self._notes, session=met.session, rank=self.rank))
         self._copier = Worker("perdure-copy")
         self.session = met.session
@@ -396,13 +434,20 @@ class Checkpointer:
         if link is not None and not link.lost:
             stage_s = self.deadlines.stage_s
             begin = Begin(
-                seq=flight.saved.seq, step=flight.saved.step, nbytes=nbytes, plan_id=plan.plan_id, within_s=stage_s
+                seq=flight.saved.seq,
+                step=flight.saved.step,
+                nbytes=nbytes,
+                plan_id=plan.plan_id,
+                durable=flight.saved.durable,
+                within_s=stage_s,
             )
             wait = Deadline.after(stage_s + self.deadlines.agent_s, "a segment of the node's agent")
             try:
                 return link.grant(begin, wait), lambda: None
             except AgentLost:
-                pass  # told by the link; this very save goes on without the agent
+                if not flight.saved.durable:
+                    raise
+                # told by the link; this very save goes on without the agent
         flight.alone = True
         segment = self._pool.take(nbytes, Deadline.after(self.deadlines.stage_s, "a segment to copy to"))
         return segment, lambda: self._pool.give_back(segment)
@@ -451,6 +496,8 @@ class Checkpointer:
         if isinstance(message, Notify):
             self.tell(Notice(text=message.text))
             return
+        if isinstance(message, Reached) and message.error is not None:
+            self.tell(Notice(text=f"no other node keeps a copy of this step: {message.error['message']}"))
         self._flights.hear(message)
 
     def tell(self, fact: Fact, *, everywhere: bool = False) -> None:

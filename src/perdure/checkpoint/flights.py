@@ -14,7 +14,7 @@ from typing import Protocol
 
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.messages import Abandon, Committed, Complete, Failed
+from perdure.checkpoint.messages import Abandon, Committed, Complete, Failed, Reached
 from perdure.checkpoint.notes import FailureNotes
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
@@ -112,7 +112,8 @@ class Flights:
             leaving = leaving_within_s is not None and not flight.alone and self._link is not None
             try:
                 if not flight.saved.settled:
-                    flight.saved.reached("memory" if leaving else "disk", leaving_within_s)
+                    memory = leaving or not flight.saved.durable
+                    flight.saved.reached("memory" if memory else "disk", leaving_within_s)
             except DeadlineExceeded as error:
                 self.failed(flight.saved, error)
             except PerdureError:
@@ -151,7 +152,7 @@ class Flights:
 
     # --- by the agent ------------------------------------------------------------------------------------------------
 
-    def hear(self, message: Complete | Committed | Failed) -> None:
+    def hear(self, message: Complete | Committed | Failed | Reached) -> None:
         """The agent's word, on the link's thread."""
         flight = self._flights.get(message.seq)
         if flight is None:  # this rank has not come to it; it will be told again
@@ -159,6 +160,8 @@ class Flights:
         match message:
             case Complete():
                 flight.saved.note_memory()
+            case Reached():
+                flight.saved.note_peers(None if message.error is None else from_wire(message.error))
             case Committed():
                 outcome = Outcome(message.slot, message.raw_bytes, message.stored_bytes, message.seconds)
                 self._committed(flight.saved, outcome)
@@ -168,6 +171,9 @@ class Flights:
     def agent_lost(self, error: AgentLost) -> None:
         """On the link's thread: say so, and finish what was under way."""
         self._tell(AgentLostFact(reason=str(error), pid=error.facts.get("pid")), everywhere=True)
+        for flight in list(self._flights.values()):
+            if not flight.saved.durable:
+                self.failed(flight.saved, error)
         for flight in list(self._flights.values()):
             if flight.saved.error is not None:  # the agent may not have lived to tell the others
                 self._failures.tell(flight.saved.seq, flight.saved.error)

@@ -6,6 +6,8 @@ Theory. A *generation* is one save of all ranks of the node. It lives in segment
        |                                                               '------error------> UNDRAINED (still restorable)
        '--a rank left or failed--> gone
 
+A save that is to stay in memory ends in HELD once it is digested; it is drained only if a new session goes on from it.
+
 The newest complete generation is always kept: it is what a restarted rank comes back from. So a rank may fill a
 segment only if no kept generation lies in it; the others wait (back-pressure). A generation that is not complete
 within the time its ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held.
@@ -28,10 +30,37 @@ from typing import Any
 
 from perdure.checkpoint.blame import another_save, disagreement, late, left_early
 from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Staged
-from perdure.checkpoint.vocabulary import Action, Client, Digest, Drain, Exit, Generation, Grant, Phase, Tell
-from perdure.errors import PerdureError, ProtocolError, Superseded, to_wire
+from perdure.checkpoint.vocabulary import (
+    Action,
+    Broken,
+    Client,
+    Copy,
+    Digest,
+    Drain,
+    Drained,
+    Exit,
+    Generation,
+    Grant,
+    Phase,
+    Tell,
+)
+from perdure.errors import AgentLost, PerdureError, ProtocolError, RankFailed, Superseded, from_wire, to_wire
 
-__all__ = ["Action", "Client", "Digest", "Drain", "Exit", "Generation", "Grant", "Machine", "Phase", "Tell"]
+__all__ = [
+    "Action",
+    "Broken",
+    "Client",
+    "Copy",
+    "Digest",
+    "Drain",
+    "Drained",
+    "Exit",
+    "Generation",
+    "Grant",
+    "Machine",
+    "Phase",
+    "Tell",
+]
 
 SEGMENTS_PER_RANK = 2
 
@@ -59,6 +88,9 @@ class Machine:
         self._newest: dict[str, int] = {}  # session -> the last slot of it
         self._departed: dict[str, int] = {}  # session -> a rank of it that has left
         self._failed: dict[tuple[str, int], dict[str, Any]] = {}  # saves that failed before all ranks had staged
+        self._disbanded: set[str] = set()
+        self.partnered: set[str] = set()
+        """sessions whose generations are copied to another node"""
         self._leaving = False
 
     # --- events ------------------------------------------------------------------------------------------------------
@@ -115,11 +147,13 @@ class Machine:
                 world=client.world,
                 local_world=client.local_world,
                 plan_id=begin.plan_id,
+                durable=begin.durable,
                 within_s=begin.within_s,
                 run=client.run,
+                by=client.session,
             )
             self.generations.append(generation)
-        if (generation.step, generation.plan_id) != (begin.step, begin.plan_id):
+        if (generation.step, generation.plan_id, generation.durable) != (begin.step, begin.plan_id, begin.durable):
             mismatch = another_save(generation.step, begin.step, seq=begin.seq, rank=client.rank)
             return self._fail(generation, mismatch, also=client.id) + self._settle()
         self._waiting.append(_Waiting(client, begin))
@@ -144,9 +178,13 @@ class Machine:
         )
         if differs is not None:
             return self._fail(generation, differs) + self._settle()
+        if client.session in self._disbanded:  # the rank has not heard yet; it makes it durable by itself
+            generation.phase = Phase.UNDRAINED
+            return [Digest(generation)]
         generation.phase = Phase.COMPLETE
-        self._queue.append(generation)
-        self._adopt_again(generation)
+        if generation.durable:
+            self._queue.append(generation)
+            self._adopt_again(generation)
         told: list[Action] = [
             Tell(c.id, Complete(seq=generation.seq, generation=generation.id)) for c in self._ranks_of(generation)
         ]
@@ -157,21 +195,68 @@ class Machine:
         generation = self._find(client.session, abandon.seq)
         if generation is None:  # nobody has begun, or it has failed already
             self._failed.setdefault((client.session, abandon.seq), to_wire(error))
-            return []
+            return [Broken(client.session, abandon.seq, error)]
         return [] if generation.whole else self._fail(generation, error) + self._settle()
 
+    def broken(self, session: str, seq: int, error: PerdureError) -> list[Action]:
+        """The save has failed on another node of its session. One that is whole here ends with its drain."""
+        generation = self._find(session, seq)
+        if generation is None:
+            if any(client.session == session for client in self.clients.values()):
+                self._failed.setdefault((session, seq), to_wire(error))
+            return []
+        if generation.whole:
+            return []
+        actions = self._fail(generation, error) + self._settle()
+        return [each for each in actions if not isinstance(each, Broken)]
+
+    def disbanded(self, session: str) -> None:
+        """An agent of another node of ``session`` is gone: from here on its ranks make durable what is not yet."""
+        self._disbanded.add(session)
+        for generation in [each for each in self._queue if each.by == session]:
+            self._queue.remove(generation)
+            generation.phase = Phase.UNDRAINED
+
+    def asked(self, session: str, seq: int, step: int) -> list[Action]:
+        """Another node waits for this node's part of a save: say so if it will never come."""
+        if self._find(session, seq) is not None:
+            return []
+        known = self._failed.get((session, seq))
+        if known is not None:
+            return [Broken(session, seq, from_wire(known))]
+        if session in self._departed:
+            return [Broken(session, seq, left_early(step, self._departed[session]))]
+        if not any(client.session == session for client in self.clients.values()):
+            return [Broken(session, seq, RankFailed(f"step {step} was not saved: the ranks of a node have left"))]
+        return []
+
     def digested(self, generation: Generation) -> list[Action]:
-        """The digests of a generation are known: it can be restored."""
+        """The digests of a generation are known: it can be restored.
+
+        One that is to stay in memory is done with that.
+        """
         generation.digested = True
+        if not generation.durable:
+            generation.phase = Phase.HELD
+            self._slots[generation.id] = self.base_of(generation)
+        if generation.session not in self.partnered or generation.session in self._disbanded:
+            return self._settle()
+        generation.copying = True
+        return [Copy(generation), *self._settle()]
+
+    def copied(self, generation: Generation) -> list[Action]:
+        """It lies on another node too, or could not be sent there: either way nobody reads it for that any more."""
+        generation.copying = False
         return self._settle()
 
     def not_digested(self, generation: Generation, error: PerdureError) -> list[Action]:
         """A generation could not be hashed: it is no use."""
-        self._queue.remove(generation)
+        if generation in self._queue:
+            self._queue.remove(generation)
         return self._fail(generation, error) + self._settle()
 
-    def drained(self, generation: Generation, result: tuple[int, int, int, float] | PerdureError) -> list[Action]:
-        """A drain ended: ``(slot, raw bytes, stored bytes, seconds)``, or the error that stopped it."""
+    def drained(self, generation: Generation, result: Drained | PerdureError) -> list[Action]:
+        """A drain ended, or an error stopped it."""
         self._draining = None
         actions: list[Action] = []
         failure: dict[str, Any] | None = None
@@ -179,15 +264,20 @@ class Machine:
             generation.phase = Phase.UNDRAINED
             self._slots[generation.id] = self._newest.get(generation.session, self._base(generation.lead))
             failure = to_wire(result)
-            message: Any = Failed(seq=generation.seq, error=failure)
+            message: Any = None if isinstance(result, AgentLost) else Failed(seq=generation.seq, error=failure)
         else:
             generation.phase = Phase.DURABLE
-            generation.slot, raw, stored, seconds = result
+            generation.slot = result.slot
             self._slots[generation.id] = self._newest[generation.session] = generation.slot
             message = Committed(
-                seq=generation.seq, slot=generation.slot, raw_bytes=raw, stored_bytes=stored, seconds=seconds
+                seq=generation.seq,
+                slot=result.slot,
+                raw_bytes=result.raw_nbytes,
+                stored_bytes=result.stored_nbytes,
+                seconds=result.seconds,
             )
-        actions += [Tell(c.id, message) for c in self._ranks_of(generation)]
+        if message is not None:  # without an agent of another node the ranks will hear that they have none
+            actions += [Tell(c.id, message) for c in self._ranks_of(generation)]
         again = isinstance(result, Superseded) and generation.new_epoch is None  # by its adopter's first save
         for other in list(self._queue):
             self._adopt_again(other)
@@ -206,8 +296,8 @@ class Machine:
             return [Tell(client.id, Adopted(generation=adopt.generation, slot=None, error=error))]
         if generation.phase is Phase.DURABLE:
             return [Tell(client.id, Adopted(generation=generation.id, slot=generation.slot, error=None))]
-        generation.adopter = client.id
-        if generation.phase is Phase.UNDRAINED:
+        generation.adopter, generation.by = client.id, client.session
+        if generation.phase in (Phase.UNDRAINED, Phase.HELD):
             generation.phase = Phase.COMPLETE
             self._queue.append(generation)
         return self._settle()
@@ -222,7 +312,7 @@ class Machine:
         given_up = self._give_up(now)
         if given_up:
             return given_up
-        if self._draining is not None or self._queue:
+        if self._draining is not None or self._queue or any(each.copying for each in self.generations):
             return []
         if self._leaving:
             return [Exit()]
@@ -246,6 +336,16 @@ class Machine:
         """Whether a complete generation has no digests yet; `restorable` is worth asking again soon."""
         return any(g.whole and not g.digested for g in self.generations)
 
+    def knows(self, session: str) -> bool:
+        """Whether ranks of ``session`` are here, or a generation that it is to make durable."""
+        return any(client.session == session for client in self.clients.values()) or any(
+            session in (each.session, each.by) for each in self.generations
+        )
+
+    def drains_for(self, session: str) -> bool:
+        """Whether a generation of ``session``'s is being written just now."""
+        return self._draining is not None and self._draining.by == session
+
     def by_id(self, generation_id: int) -> Generation | None:
         """The generation of that id, if it is still there."""
         return next((g for g in self.generations if g.id == generation_id), None)
@@ -267,13 +367,14 @@ class Machine:
         return (c for c in self.clients.values() if c.session == generation.session and c.local_rank is not None)
 
     def _fail(self, generation: Generation, error: PerdureError, also: int | None = None) -> list[Action]:
-        """Forget an unfinished generation and tell every rank of its session why."""
+        """Forget an unfinished generation and tell every rank of its session why, on this node and on the others."""
         self.generations.remove(generation)
         self._failed[generation.session, generation.seq] = to_wire(error)
         self._waiting = [w for w in self._waiting if w not in self._waiting_for(generation)]
         told = {c.id for c in self._ranks_of(generation)} | ({also} if also is not None else set())
         message = Failed(seq=generation.seq, error=to_wire(error))
-        return [Tell(client, message) for client in sorted(told)]
+        tells = [Tell(client, message) for client in sorted(told)]
+        return [*tells, Broken(generation.session, generation.seq, error)]
 
     def _settle(self) -> list[Action]:
         """Drop what need not be kept, start the next drain, grant what waits."""
@@ -330,6 +431,7 @@ class Machine:
         base = None if lead.base_generation is None else self.by_id(lead.base_generation)
         if base is not None and base.phase is Phase.UNDRAINED and lead.epoch > base.epoch:
             base.new_epoch, base.new_claim, base.phase = lead.epoch, lead.claim, Phase.COMPLETE
+            base.by = heir.session
             self._queue.insert(self._queue.index(heir), base)
 
     def _base(self, lead: Staged) -> int | None:

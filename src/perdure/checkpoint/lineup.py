@@ -1,12 +1,14 @@
 """Which steps can be restored, newest first: what agents hold in memory and what the store holds, in one line.
 
-Pure. Every rank calls it with the same facts and gets the same answer. Only a generation that each rank's agent holds
-whole counts as in memory. "Newer" follows the branch that training is on: a generation that is not committed is newer
-than the head only if its epoch is not older than the head's.
+Pure. Every rank calls it with the same facts and gets the same answer. A generation counts as in memory if the agents
+of all nodes together hold what every rank saved: what the own agent lacks is read from another node's. "Newer" follows
+the branch that training is on: a generation that is not committed is newer than the head only if its epoch is not older
+than the head's.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,7 +16,7 @@ import msgspec
 
 from perdure.checkpoint.messages import Generation
 
-__all__ = ["Candidate", "RankView", "SlotFacts", "line_up"]
+__all__ = ["Candidate", "RankView", "SlotFacts", "holders_of", "line_up"]
 
 
 class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -28,8 +30,9 @@ class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What one rank can see: the generations of its node's agent; rank 0 also reads the branch, newest first."""
+    """What one rank can see: the generations of its agent, on ``node``; rank 0 also reads the branch, newest first."""
 
+    node: int = 0
     generations: list[Generation]
     chain: list[SlotFacts] | None = None
 
@@ -44,28 +47,36 @@ class Candidate:
     seq: int | None
 
     @property
+    def name(self) -> tuple[str, int]:
+        """Session and seq of what is in memory; nothing is called ``("", 0)``."""
+        return self.session or "", self.seq or 0
+
+    @property
     def in_memory(self) -> bool:
-        """Whether every rank's agent holds it."""
+        """Whether the agents hold all of it."""
         return self.session is not None
 
 
 def line_up(views: Sequence[RankView]) -> list[Candidate]:
     """All candidates, newest first. ``views`` in rank order."""
     chain = views[0].chain or []
-    everywhere: dict[tuple[str, int], Generation] = {}
-    for generation in views[0].generations:
-        name = (generation.session, generation.seq)
-        held = [_find(view, name) for view in views]
-        if all(each is not None and each.ranks == list(range(each.world)) for each in held):
-            everywhere[name] = generation
+    facts = {(each.session, each.seq): each for view in reversed(views) for each in view.generations}
+    held = _held(views)
+    everywhere = {name: each for name, each in facts.items() if len(held.get(name, ())) == each.world}
     committed = {(commit.session, commit.seq) for commit in chain}
-    by_slot = {generation.slot: name for name, generation in everywhere.items() if generation.slot is not None}
+    by_slot = {
+        each.slot: name
+        for view in views
+        for each in view.generations
+        if each.slot is not None and (name := (each.session, each.seq)) in everywhere
+    }
+    durable = {(each.session, each.seq) for view in views for each in view.generations if each.slot is not None}
     head = chain[0] if chain else None
     found: list[Candidate] = []
     uncommitted = [
         (generation.epoch, generation.seq, generation.step, name)
         for name, generation in everywhere.items()
-        if generation.slot is None
+        if name not in durable
         and name not in committed
         and (head is None or (generation.epoch, generation.seq) > (head.epoch, head.seq))
     ]
@@ -78,5 +89,25 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     return found
 
 
-def _find(view: RankView, name: tuple[str, int]) -> Generation | None:
-    return next((each for each in view.generations if (each.session, each.seq) == name), None)
+def holders_of(views: Sequence[RankView], session: str, seq: int, *, own: bool = False) -> dict[int, list[int]]:
+    """Which nodes' agents hold what each rank saved: rank of the save -> nodes, in order.
+
+    With ``own`` without what they keep for others.
+    """
+    return _held(views, own).get((session, seq), {})
+
+
+def _held(views: Sequence[RankView], own: bool = False) -> dict[tuple[str, int], dict[int, list[int]]]:
+    """For each generation that any agent holds: rank of the save -> nodes. All ranks of a node must see it there."""
+    of_node: dict[int, list[RankView]] = {}
+    for view in views:
+        of_node.setdefault(view.node, []).append(view)
+    found: dict[tuple[str, int], dict[int, list[int]]] = {}
+    for node, mine in sorted(of_node.items()):
+        seen = Counter((each.session, each.seq) for view in mine for each in view.generations)
+        for each in mine[0].generations:
+            if seen[each.session, each.seq] == len(mine):
+                of_rank = found.setdefault((each.session, each.seq), {})
+                for rank in each.own if own else each.ranks:
+                    of_rank.setdefault(rank, []).append(node)
+    return found

@@ -19,12 +19,17 @@ from typing import Any
 from perdure.checkpoint.messages import (
     MAX_MESSAGE_BYTES,
     Borrow,
+    Disband,
     Failed,
     Generation,
     Generations,
     Granted,
     Hello,
     Inquire,
+    Introduce,
+    Introduced,
+    Join,
+    Joined,
     Lent,
     Message,
     Packed,
@@ -37,7 +42,7 @@ from perdure.process.environ import without_mark
 from perdure.process.runtime_dir import runtime_dir
 from perdure.progress import Page
 from perdure.shm import Segment
-from perdure.wire import Link, connect
+from perdure.wire import Address, Link, connect
 
 __all__ = ["AgentLink", "Loan", "socket_path", "socket_prefix"]
 
@@ -159,6 +164,23 @@ class AgentLink:
         loans: list[Loan] = self._result(future, deadline)
         return loans
 
+    def join(self, join: Join, deadline: Deadline) -> int:
+        """Tell the agent of its session's nodes; return the port at which it listens for the others."""
+        future: Future[Received] = self._expect("joined", 0)
+        self._send(join)
+        reply, _ = self._result(future, deadline)
+        if reply.error is not None:
+            raise from_wire(reply.error)
+        return int(reply.port)
+
+    def introduce(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
+        """Let the agent meet those of the other nodes; ``partner`` is to keep copies. Raises what prevents it."""
+        future: Future[Received] = self._expect("introduced", 0)
+        self._send(Introduce(addresses=list(addresses), partner=partner, within_s=deadline.left()))
+        reply, _ = self._result(future, deadline)
+        if reply.error is not None:
+            raise from_wire(reply.error)
+
     def close(self) -> None:
         """End the connection; segments stay mapped until nobody uses them."""
         self._closing = True
@@ -191,7 +213,9 @@ class AgentLink:
 
     def _gone(self, error: Exception) -> AgentLost:
         with self._lock:
-            if self._error is None:
+            if self._error is None and isinstance(error, AgentLost):  # that of another node: none commits any more
+                self._error = error
+            elif self._error is None:
                 self._error = AgentLost(f"the node's agent (pid {self.agent_pid}) is gone: {error}", pid=self.agent_pid)
             return self._error
 
@@ -232,6 +256,12 @@ class AgentLink:
                 if message.last:
                     loans, self._lent = self._lent, []
                     self._answer(("lent", message.generation), loans)
+            case Joined():
+                self._answer(("joined", 0), (message, fds))
+            case Introduced():
+                self._answer(("introduced", 0), (message, fds))
+            case Disband():
+                raise from_wire(message.error)
             case Failed():
                 with self._lock:
                     waiting = self._waiting.pop(("granted", message.seq), None)

@@ -6,21 +6,22 @@ names for it (which may be one of an earlier step, if the tensor has not changed
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from types import MappingProxyType
 
 from msgspec.structs import replace
 
-from perdure.codec.digest import copy_and_digest, tile_digests
+from perdure.codec.digest import copy_and_digest, digest, tile_digests
 from perdure.errors import BlobCorrupt, FormatRefused
 from perdure.state.index import RankIndex
 from perdure.state.save import packs_of
 from perdure.store import PackEntry, PackIndex, parse_header
 from perdure.store.pack_header import TILE_BYTES
 
-__all__ = ["MemoryPacks", "seal"]
+__all__ = ["APART", "MemoryPacks", "headers_digest", "merged_index", "seal"]
 
-_APART = 1 << 48  # between the segments' addresses in the one index; no segment is as long
+APART = 1 << 48  # between the segments' addresses in the one index; no segment is as long
 
 
 class MemoryPacks:
@@ -28,6 +29,7 @@ class MemoryPacks:
 
     tier = "memory"
     mapped = True
+    raw = True
 
     def __init__(self, segments: Sequence[tuple[RankIndex, memoryview]], *, file: str) -> None:
         self.file = file
@@ -37,12 +39,13 @@ class MemoryPacks:
     def index(self) -> PackIndex:
         """The headers of all packs as one, read and checked once."""
         if self._index is None:
-            self._index = self._merged()
+            segments = [(index, view.nbytes, partial(_slice, view)) for index, view in self._segments]
+            self._index = merged_index(segments, file=self.file)
         return self._index
 
     def fetch(self, start: int, nbytes: int, into: memoryview | None = None) -> memoryview:
         """A view of the segment itself, or a copy of it in ``into``."""
-        number, at = divmod(start, _APART)
+        number, at = divmod(start, APART)
         found = self._segments[number][1][at : at + nbytes]
         if into is None:
             return found
@@ -53,36 +56,58 @@ class MemoryPacks:
         """Copy to ``into`` and hash the copy, in one pass over memory."""
         return copy_and_digest(self.fetch(start, nbytes), into, tile_bytes)
 
-    def _merged(self) -> PackIndex:
-        entries: list[PackEntry] = []
-        digests: list[bytes] = []
-        n_tiles, tile_bytes = 0, TILE_BYTES
-        for number, (index, view) in enumerate(self._segments):
-            for placed in packs_of(index):
-                if placed.stop > view.nbytes:
-                    raise BlobCorrupt(f"{self.file} is cut off: {view.nbytes} bytes of {placed.stop}", file=self.file)
-                pack = view[placed.start : placed.stop]
-                header = parse_header(lambda start, n, p=pack: p[start : start + n], pack.nbytes, file=self.file)  # type: ignore[misc]
-                moved = number * _APART + placed.start
-                entries += [
-                    replace(each, start=each.start + moved, first_tile=each.first_tile + n_tiles)
-                    for each in header.entries
-                ]
-                if digests and header.tile_bytes != tile_bytes:
-                    raise FormatRefused(f"{self.file} has packs of different tiles; use another copy", file=self.file)
-                tile_bytes = header.tile_bytes
-                digests.append(header.digests)
-                n_tiles += len(header.digests) // 16
-        return PackIndex(
-            entries=tuple(entries),
-            tile_bytes=tile_bytes,
-            header_nbytes=0,
-            total_nbytes=sum(view.nbytes for _, view in self._segments),
-            header_digest="",
-            digests=b"".join(digests),
-            file=self.file,
-            _by_key=MappingProxyType({each.key: each for each in entries}),
-        )
+
+def merged_index(
+    segments: Iterable[tuple[RankIndex, int, Callable[[int, int], memoryview]]], *, file: str
+) -> PackIndex:
+    """The headers of the packs in all ``segments`` as one: each with the index of its rank, its bytes, and how to read
+    them.
+
+    Byte ``i`` of segment ``n`` is byte ``n * APART + i`` of the whole.
+    """
+    entries: list[PackEntry] = []
+    digests: list[bytes] = []
+    n_tiles, tile_bytes, total = 0, TILE_BYTES, 0
+    for number, (index, nbytes, read) in enumerate(segments):
+        total += nbytes
+        for placed in packs_of(index):
+            if placed.stop > nbytes:
+                raise BlobCorrupt(f"{file} is cut off: {nbytes} bytes of {placed.stop}", file=file)
+
+            header = parse_header(partial(_shifted, read, placed.start), placed.stop - placed.start, file=file)
+            moved = number * APART + placed.start
+            entries += [
+                replace(each, start=each.start + moved, first_tile=each.first_tile + n_tiles) for each in header.entries
+            ]
+            if digests and header.tile_bytes != tile_bytes:
+                raise FormatRefused(f"{file} has packs of different tiles; use another copy", file=file)
+            tile_bytes = header.tile_bytes
+            digests.append(header.digests)
+            n_tiles += len(header.digests) // 16
+    return PackIndex(
+        entries=tuple(entries),
+        tile_bytes=tile_bytes,
+        header_nbytes=0,
+        total_nbytes=total,
+        header_digest="",
+        digests=b"".join(digests),
+        file=file,
+        _by_key=MappingProxyType({each.key: each for each in entries}),
+    )
+
+
+def headers_digest(index: RankIndex, view: memoryview) -> str:
+    """The digest of the headers of the packs that ``index`` places in ``view``."""
+    headers = [view[placed.start : placed.start + placed.plan.header_nbytes] for placed in packs_of(index)]
+    return digest(b"".join(headers))
+
+
+def _slice(view: memoryview, start: int, nbytes: int) -> memoryview:
+    return view[start : start + nbytes]
+
+
+def _shifted(read: Callable[[int, int], memoryview], by: int, start: int, nbytes: int) -> memoryview:
+    return read(by + start, nbytes)
 
 
 def seal(index: RankIndex, view: memoryview) -> int:

@@ -23,16 +23,22 @@ __all__ = [
     "Borrow",
     "Committed",
     "Complete",
+    "Disband",
     "Failed",
     "Generation",
     "Generations",
     "Granted",
     "Hello",
     "Inquire",
+    "Introduce",
+    "Introduced",
+    "Join",
+    "Joined",
     "Lent",
     "Message",
     "Notify",
     "Packed",
+    "Reached",
     "Release",
     "Sample",
     "Staged",
@@ -78,6 +84,8 @@ class Begin(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     step: int
     nbytes: int
     plan_id: str
+    durable: bool = True
+    """whether it is to be committed; else it stays in memory until a newer one is there"""
     within_s: float | None = None
     """seconds after which the save fails, naming the ranks that have not staged"""
 
@@ -169,6 +177,8 @@ class Packed(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     number: int
     nbytes: int
     index: RankIndex
+    headers: str = ""
+    """between nodes: the digest of the headers of its packs, which hold those of all its tiles"""
 
 
 class Generation(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="generation"):
@@ -185,6 +195,13 @@ class Generation(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True
     run: str = ""
     base_slot: int | None = None
     """the slot that its session went on from"""
+    kept: list[int] = []
+    """those of ``ranks`` whose packs this agent keeps for another node"""
+
+    @property
+    def own(self) -> list[int]:
+        """Those of ``ranks`` that this agent can make durable."""
+        return [rank for rank in self.ranks if rank not in self.kept]
 
 
 class Generations(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="generations"):
@@ -221,6 +238,56 @@ class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     error: dict[str, Any] | None
 
 
+class Reached(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reached"):
+    """The save has reached ``tier``; or it will not, with why."""
+
+    seq: int
+    tier: str
+    error: dict[str, Any] | None = None
+
+
+class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="join"):
+    """The session has ranks on several nodes, of which this is number ``node``; answered by `Joined`, or `Failed`.
+
+    Its agents know each other by ``secret`` (hexadecimal). ``host`` is the address by which other nodes reach this one,
+    ``commit_s`` how many seconds a save may take to become durable.
+    """
+
+    node: int
+    nodes: int
+    secret: str
+    host: str
+    commit_s: float
+
+
+class Joined(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="joined"):
+    """The agent listens for other nodes at this port; or it can't, with why."""
+
+    port: int
+    error: dict[str, Any] | None = None
+
+
+class Introduce(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="introduce"):
+    """The agents of all nodes, in order: host and port; meet them within ``within_s``. Answered by `Introduced`."""
+
+    addresses: list[tuple[str, int]]
+    partner: int
+    """the node that keeps a copy of what this one holds"""
+    within_s: float
+
+
+class Introduced(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="introduced"):
+    """The agents have met, or why they have not."""
+
+    error: dict[str, Any] | None = None
+
+
+class Disband(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="disband"):
+    """An agent of another node is gone: from here on no agent commits in this session, its ranks save by themselves."""
+
+    error: dict[str, Any]
+
+
 class Release(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
     """The job is over: exit once everything is drained and nobody is connected, without waiting for the lease."""
 
@@ -242,5 +309,11 @@ Message = (
     | Lent
     | Adopt
     | Adopted
+    | Join
+    | Joined
+    | Introduce
+    | Introduced
+    | Disband
+    | Reached
     | Release
 )

@@ -16,11 +16,12 @@ import msgspec
 
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.framework import Framework, Target
-from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, line_up
+from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, holders_of, line_up
 from perdure.checkpoint.link import AgentLink, Loan
-from perdure.checkpoint.memory_packs import MemoryPacks
+from perdure.checkpoint.meeting import Peers
 from perdure.checkpoint.messages import Adopt, Generation
 from perdure.checkpoint.stalls import unless_stalled
+from perdure.checkpoint.step_memory import StepMemory
 from perdure.clock import Deadline
 from perdure.errors import (
     AgentLost,
@@ -78,7 +79,8 @@ class _Opened:
     """A candidate ready to be loaded."""
 
     catalog: Catalog
-    sources: Callable[[str], Sequence[PackSource]]
+    disk: Mapping[str, PackSource]
+    memory: StepMemory
     target: Target
     matches: list[Match]
     notes: tuple[str, ...]
@@ -96,8 +98,13 @@ class Restoring:
         link: AgentLink | None,
         deadlines: Deadlines,
         budget_bytes: int,
+        node: int = 0,
+        peers: Peers | None = None,
+        url: str = "",
     ) -> None:
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
+        self._node, self._peers, self._url = node, peers, url
+        self._views: list[RankView] = []
         self._deadlines, self._budget_bytes = deadlines, budget_bytes
         self._mine: list[Generation] = []
         self._head: SlotFacts | None = None
@@ -118,13 +125,17 @@ class Restoring:
             candidate = waiting.pop(0)
             tried.add((candidate.slot, candidate.session, candidate.seq))
             last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
-            if last is None and opened is not None:
-                written = True
-                last, report = self._vote(lambda o=opened: self._load(o))  # type: ignore[misc]
-                if last is None:
-                    last, _ = self._vote(lambda o=opened: self._hand_over(o))  # type: ignore[misc]
-                if last is None and report is not None:
-                    return self._done(candidate, report, [*notes, *opened.notes], time.monotonic() - began)
+            try:
+                if last is None and opened is not None:
+                    written = True
+                    last, report = self._vote(lambda o=opened: self._load(o))  # type: ignore[misc]
+                    if last is None:
+                        last, _ = self._vote(lambda o=opened: self._hand_over(o))  # type: ignore[misc]
+                    if last is None and report is not None:
+                        return self._done(candidate, report, [*notes, *opened.notes], time.monotonic() - began)
+            finally:
+                if opened is not None:
+                    opened.memory.close()
             assert last is not None
             if not isinstance(last, IntegrityError):
                 break
@@ -165,9 +176,15 @@ class Restoring:
         return bool(self._gather(mine, "all ranks to restore")[0])
 
     def _load(self, opened: _Opened) -> LoadReport:
+        disk = opened.disk
         return unless_stalled(
             lambda moved: load(
-                opened.catalog, opened.matches, opened.sources, budget_bytes=self._budget_bytes, on_bytes=moved
+                opened.catalog,
+                opened.matches,
+                lambda pack: [disk[pack]] if pack in disk else [],
+                budget_bytes=self._budget_bytes,
+                on_bytes=moved,
+                nearer=opened.memory.holder,
             ),
             stall_s=self._deadlines.stall_s,
             what="reading tensors",
@@ -195,12 +212,13 @@ class Restoring:
                 )
             except PerdureError as error:
                 problem = to_wire(error)
-        view = RankView(generations=self._mine, chain=chain)
+        view = RankView(node=self._node, generations=self._mine, chain=chain)
         told = self._gather([msgspec.to_builtins(view), problem], "all ranks to call restore")
         for _, refused in told:
             if refused is not None:
                 raise from_wire(refused)
         views = [msgspec.convert(each, RankView) for each, _ in told]
+        self._views = views
         self._head = next(iter(views[0].chain or ()), None)
         return line_up(views)
 
@@ -216,7 +234,7 @@ class Restoring:
         return found
 
     def _open(self, tree: Mapping[str, Any], candidate: Candidate) -> _Opened:
-        loans = self._borrow(candidate)
+        memory = self._in_memory(candidate)
         disk: dict[str, PackSource] = {}
         found: Catalog | None = None
         notes: tuple[str, ...] = ()
@@ -228,26 +246,36 @@ class Restoring:
                     what=f"the index of step {candidate.step}",
                 )
             except (IntegrityError, StorageError) as error:
-                if not loans:
+                if not memory.whole:
                     raise
                 notes = (f"{error}; took what is in memory",)
-        memory: list[PackSource] = []
-        if loans:
-            segments = [(loan.packed.index, loan.view) for loan in loans]
-            memory.append(MemoryPacks(segments, file=f"the memory of step {candidate.step}"))
         if found is not None:
             catalog = found
+        elif memory.whole:
+            catalog = memory.catalog()
         else:
-            if not loans:
-                raise BlobMissing(f"step {candidate.step} is no longer in memory", step=candidate.step)
-            indexes = [loan.packed.index for loan in loans]
-            catalog = Catalog.join((f"memory-{index.rank}", index) for index in indexes)
-        sources = {pack: [*memory, *([disk[pack]] if pack in disk else [])] for pack in catalog.packs()}
+            raise BlobMissing(f"step {candidate.step} is no longer in memory{memory.because}", step=candidate.step)
         target = self._framework.prepare(tree, catalog)
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
         matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
-        return _Opened(catalog, lambda pack: sources.get(pack, ()), target, matches, notes)
+        return _Opened(catalog, disk, memory, target, matches, notes)
+
+    def _in_memory(self, candidate: Candidate) -> StepMemory:
+        """What agents hold of a candidate: the own one first, others for what it lacks."""
+        memory = StepMemory(f"the memory of step {candidate.step}")
+        if candidate.session is None or candidate.seq is None or self._link is None:
+            return memory
+        save = (candidate.session, candidate.seq)
+        memory.add_loans(self._borrow(candidate))
+        holders = holders_of(self._views, *save)
+        memory.world = len(holders)
+        if self._peers is not None:
+            lacking = holders.keys() - memory.ranks
+            turn = self._fabric.rank  # so that not all ask the same node
+            for node in sorted({of[turn % len(of)] for rank, of in holders.items() if rank in lacking}):
+                memory.add_peer(self._peers, node, url=self._url, save=save)
+        return memory
 
     def _borrow(self, candidate: Candidate) -> list[Loan]:
         mine = self._generation(candidate)
@@ -259,8 +287,7 @@ class Restoring:
             return []
 
     def _generation(self, candidate: Candidate) -> Generation | None:
-        name = (candidate.session, candidate.seq)
-        return next((each for each in self._mine if (each.session, each.seq) == name), None)
+        return next((each for each in self._mine if (each.session, each.seq) == candidate.name), None)
 
     def _vote(self, work: Callable[[], Result]) -> tuple[PerdureError | None, Result | None]:
         """Run ``work`` and tell all ranks how it went; the error of the lowest failing rank is everybody's."""
@@ -294,11 +321,27 @@ class Restoring:
             committed=candidate.slot is not None,
             notes=(*notes, *report.notes),
         )
-        if mine is None or candidate.slot is not None:
+        if candidate.slot is not None:
             return Done(candidate.step, candidate.slot, None, fact)
+        known = next(
+            each for view in self._views for each in view.generations if (each.session, each.seq) == candidate.name
+        )
         head = self._head
-        follows = head.slot if head is not None and head.epoch == mine.epoch else mine.base_slot
-        return Done(candidate.step, follows, mine.id, fact)
+        follows = head.slot if head is not None and head.epoch == known.epoch else known.base_slot
+        return Done(candidate.step, follows, mine.id if mine is not None and self._adoptable(candidate) else None, fact)
+
+    def _adoptable(self, candidate: Candidate) -> bool:
+        """Whether the agents can make the step durable as they hold it: each of them a part, and together all."""
+        holders = holders_of(self._views, *candidate.name, own=True)
+        nodes = range(1 if self._peers is None else len(self._peers.addresses))
+        if len(holders) != next(
+            each.world
+            for view in self._views
+            for each in view.generations
+            if (each.session, each.seq) == candidate.name
+        ):
+            return False
+        return all(len(of) == 1 for of in holders.values()) and {of[0] for of in holders.values()} == set(nodes)
 
 
 def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:

@@ -28,16 +28,22 @@ class Saved:
     ``blocked_s`` is the time that training stood still for this save: in ``save`` and at the fence.
     """
 
-    def __init__(self, step: int, seq: int, *, stage_s: float, commit_s: float) -> None:
+    def __init__(self, step: int, seq: int, *, stage_s: float, commit_s: float, durable: bool = True) -> None:
         self.step = step
+        self.durable = durable
+        """whether it is to be committed; else it has settled once it is in memory"""
         self.seq = seq
         self.blocked_s = 0.0
         self.nbytes = 0
+        self.durable_s: float | None = None
+        """how long it took from the save to its commit, once it is committed"""
         self._stage_s = stage_s
         self._commit_s = commit_s
         self._changed = threading.Condition()
         self._staged = False
         self._in_memory = False
+        self._with_peers = False
+        self._peers_error: PerdureError | None = None
         self._outcome: Outcome | None = None
         self._error: PerdureError | None = None
 
@@ -52,18 +58,31 @@ class Saved:
             self._await(lambda: self._staged or self._error is not None, within_s, "to be copied")
 
     def reached(self, tier: str, timeout_s: float | None = None) -> None:
-        """Return when the save has reached ``"memory"`` (all ranks of the node staged) or ``"disk"`` (committed)."""
-        if tier not in ("memory", "disk"):
-            raise CallError(f"there is no tier {tier!r}; tiers are 'memory' and 'disk'", tier=tier)
+        """Return when the save has reached a tier.
+
+        ``"memory"``: all ranks of this node have staged. ``"peer"``: each node's packs lie in the memory of another one
+        too, so that any one node may be lost. ``"disk"``: it is committed. Raises what kept it from there.
+        """
+        if tier not in ("memory", "peer", "disk"):
+            raise CallError(f"there is no tier {tier!r}; tiers are 'memory', 'peer' and 'disk'", tier=tier)
+        if tier == "disk" and not self.durable:
+            raise CallError(
+                f"step {self.step} was saved to memory only, by request; it will not reach {tier}", tier=tier
+            )
         with self._changed:
 
             def done() -> bool:
-                return self._in_memory if tier == "memory" else self._outcome is not None
+                at = {"memory": self._in_memory, "peer": self._with_peers, "disk": self._outcome is not None}
+                return at[tier]
+
+            def problem() -> PerdureError | None:
+                return (self._peers_error if tier == "peer" else None) or self._error
 
             within_s = self._commit_s if timeout_s is None else timeout_s
-            self._await(lambda: done() or self._error is not None, within_s, f"to reach {tier}")
-            if not done() and self._error is not None:
-                raise self._error
+            self._await(lambda: done() or problem() is not None, within_s, f"to reach {tier}")
+            why = problem()
+            if not done() and why is not None:
+                raise why
 
     def committed(self, timeout_s: float | None = None) -> Outcome:
         """Return when the save is durable: pulling the plug now loses nothing. Raises its error on every rank."""
@@ -78,8 +97,8 @@ class Saved:
 
     @property
     def settled(self) -> bool:
-        """Whether the save is durable or has failed."""
-        return self._outcome is not None or self._error is not None
+        """Whether the save is as durable as it is to be, or has failed."""
+        return self._outcome is not None or self._error is not None or (self._in_memory and not self.durable)
 
     @property
     def is_staged(self) -> bool:
@@ -98,10 +117,17 @@ class Saved:
             self._in_memory = True
             self._changed.notify_all()
 
+    def note_peers(self, error: PerdureError | None) -> None:
+        with self._changed:
+            self._with_peers = error is None
+            self._peers_error = error
+            self._changed.notify_all()
+
     def note_committed(self, outcome: Outcome) -> None:
         with self._changed:
             self._staged = self._in_memory = True
             self._outcome = outcome
+            self.durable_s = outcome.seconds
             self._changed.notify_all()
 
     def note_failed(self, error: PerdureError) -> None:

@@ -7,8 +7,22 @@ from enum import Enum
 from typing import Any
 
 from perdure.checkpoint.messages import Staged
+from perdure.errors import PerdureError
 
-__all__ = ["Action", "Client", "Digest", "Drain", "Exit", "Generation", "Grant", "Phase", "Tell"]
+__all__ = [
+    "Action",
+    "Broken",
+    "Client",
+    "Copy",
+    "Digest",
+    "Drain",
+    "Drained",
+    "Exit",
+    "Generation",
+    "Grant",
+    "Phase",
+    "Tell",
+]
 
 
 class Phase(Enum):
@@ -19,6 +33,7 @@ class Phase(Enum):
     DRAINING = "draining"
     DURABLE = "durable"
     UNDRAINED = "undrained"
+    HELD = "held"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,7 @@ class Generation:
     world: int
     local_world: int
     plan_id: str
+    durable: bool = True
     within_s: float | None = None
     phase: Phase = Phase.FILLING
     since: float | None = None
@@ -56,6 +72,15 @@ class Generation:
     new_epoch: int | None = None
     new_claim: str | None = None
     run: str = ""
+    copying: bool = False
+    """whether it is being sent to another node"""
+    by: str = ""
+    """the session whose nodes make it durable: that which made it, or that which went on from it"""
+
+    @property
+    def name(self) -> tuple[str, int]:
+        """What it is called on every node."""
+        return self.session, self.seq
 
     @property
     def whole(self) -> bool:
@@ -65,7 +90,7 @@ class Generation:
     @property
     def at_rest(self) -> bool:
         """Whether no thread reads its segments any more."""
-        return self.phase in (Phase.DURABLE, Phase.UNDRAINED)
+        return self.phase in (Phase.DURABLE, Phase.UNDRAINED, Phase.HELD) and not self.copying
 
     @property
     def epoch(self) -> int:
@@ -117,8 +142,34 @@ class Drain:
 
 
 @dataclass(frozen=True, slots=True)
+class Drained:
+    """A generation that is durable; ``stored_nbytes`` were written to packs for it, on all nodes."""
+
+    slot: int
+    raw_nbytes: int
+    stored_nbytes: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """Send ``generation`` to the node that keeps a copy."""
+
+    generation: Generation
+
+
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A save has failed on this node before it was whole: tell the other nodes of its session."""
+
+    session: str
+    seq: int
+    error: PerdureError
+
+
+@dataclass(frozen=True, slots=True)
 class Exit:
     """Nobody needs the agent any more."""
 
 
-Action = Grant | Tell | Digest | Drain | Exit
+Action = Grant | Tell | Digest | Copy | Drain | Broken | Exit

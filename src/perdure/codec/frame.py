@@ -1,7 +1,8 @@
 """A frame: one tensor as self-describing, checksummed bytes.
 
-Encoding and decoding are pure and bit-exact on every dtype, NaN payloads included. What a frame looks like is told in
-`perdure.codec.header`; how its tiles are coded, in `perdure.codec.stages`.
+Encoding and decoding are pure, and bit-exact on every dtype, NaN payloads included, but for codecs that are lossy:
+their frames say so and by how much. What a frame looks like is told in `perdure.codec.header`; how its tiles are coded,
+in `perdure.codec.stages`.
 """
 
 from __future__ import annotations
@@ -19,9 +20,10 @@ import numpy.typing as npt
 from perdure.codec import dtypes, header
 from perdure.codec.digest import TILE_BYTES, BytesLike, as_bytes, copy_and_digest, tile_digests
 from perdure.codec.dtypes import DTYPES, DType
+from perdure.codec.error import TileError, measure, total
 from perdure.codec.header import FrameInfo, frame_info, root_digest
-from perdure.codec.stage import LEVELS, ArrayToBytes, Bytes, Level
-from perdure.codec.stages import CODECS, RAW
+from perdure.codec.stage import LEVELS, ArrayToBytes, Bytes, Level, Lossy
+from perdure.codec.stages import CODECS, LOSSY, RAW
 from perdure.errors import BlobCorrupt, CallError, FormatRefused
 
 __all__ = ["decode", "decode_tile", "encode", "encode_parts"]
@@ -47,13 +49,17 @@ def encode(
 
     For a dtype that NumPy lacks, pass the bytes: a uint8 array (or one of the unsigned type of the same width) with the
     true ``dtype`` and, where it differs from ``array.shape``, the true ``shape``. ``base`` is an earlier state of the
-    same tensor, given in the same way, for codecs that store differences; raw makes no use of it. ``level`` is
+    same tensor, given in the same way, for codecs that store differences; raw and cluster use none. ``level`` is
     ``"small"`` for a smaller frame that takes longer to make. ``threads`` share the tiles; the interpreter's lock is
     released in the heavy parts. An array that is not contiguous is copied first. The frame of n bytes has at most
     n + 64 + n/1000 bytes (up to 6 dimensions or so; each costs 1 to 9 bytes), whatever the codec: a tile that does not
     get smaller is stored as it is. The frame is the same on every machine and for any number of threads.
 
-    Raises: `CallError` if codec, dtype or level is unknown, or dtype and shape do not fit the array's bytes.
+    The codec `cluster` is lossy: for moments of optimizers that may be a little off, and for nothing that must come
+    back as it was. ``frame_info(frame).error`` tells by how much; its level "small" is coarser.
+
+    Raises: `CallError` if codec, dtype or level is unknown, the codec does not take the dtype, or dtype and shape do
+    not fit the array's bytes.
 
     >>> frame = encode(np.arange(3, dtype=np.float32))
     >>> len(frame), decode(frame)
@@ -85,6 +91,8 @@ def encode_parts(
         raise CallError(f"unknown level {level!r}; there are: {', '.join(LEVELS)}", level=level)
     name, dims, data = _described(array, dtype, shape)
     below = _base_bytes(base, dtype=name, shape=dims) if base is not None else None
+    if codec in LOSSY:
+        return _lossy_parts(LOSSY[codec], data, dtype=name, shape=dims, level=level, threads=threads)
 
     def code(at: slice) -> tuple[Bytes, bytes, bytes]:
         """The coded tile, its digest and that of its base: all in one go, while the tile is in the cache."""
@@ -102,6 +110,47 @@ def encode_parts(
         tile_bytes=TILE_BYTES,
         coded_nbytes=tuple(tile.size for tile, _, _ in coded),
         tile_digests=b"".join(digest for _, digest, _ in coded),
+    )
+    return [memoryview(head), *(tile.data for tile, _, _ in coded)]
+
+
+def _lossy_parts(
+    stage: Lossy, data: Bytes, *, dtype: str, shape: tuple[int, ...], level: Level, threads: int
+) -> list[memoryview]:
+    """The frame of a lossy codec, in pieces; a raw one if it would not be smaller than that.
+
+    Every tile is decoded again as a reader will do it: what a frame promises, a digest and an error, was seen.
+    """
+    if dtype not in stage.dtypes:
+        raise CallError(
+            f"the codec {stage.name!r} takes {', '.join(stage.dtypes)}, not {dtype}: convert the tensor to one of these"
+            " or use a codec that gives back every bit, such as 'planes'",
+            codec=stage.name,
+            dtype=dtype,
+        )
+
+    def code(at: slice) -> tuple[Bytes, bytes, TileError]:
+        """The coded tile, the digest of what it decodes to, and how far that is from the tile."""
+        tile = data[at]
+        coded = _smaller(stage, tile, None, DTYPES[dtype], level)
+        if coded is tile:
+            return tile, tile_digests(tile), measure(tile, tile)
+        decoded = np.empty_like(tile)
+        stage.decode(coded, decoded, dtype=DTYPES[dtype], base=None)
+        return coded, tile_digests(decoded), measure(tile, decoded)
+
+    coded = _on_threads(code, _tiles(data.size), threads)
+    if sum(tile.size for tile, _, _ in coded) + header.ERROR_NBYTES >= data.size:
+        return encode_parts(data, dtype=dtype, shape=shape, threads=threads)
+    head = header.render(
+        codec=stage.name,
+        dtype=dtype,
+        shape=shape,
+        base=None,
+        tile_bytes=TILE_BYTES,
+        coded_nbytes=tuple(tile.size for tile, _, _ in coded),
+        tile_digests=b"".join(digest for _, digest, _ in coded),
+        error=total(error for _, _, error in coded),
     )
     return [memoryview(head), *(tile.data for tile, _, _ in coded)]
 

@@ -9,26 +9,29 @@ All integers are little-endian. A frame is a header and then its coded tiles, on
 | 5 | 1 | number of the codec (`perdure.codec.stages`) |
 | 6 | 1 | number of the dtype (`perdure.codec.dtypes`) |
 | 7 | 1 | dimensions, at most 64 |
-| 8 | 1 | flags: 1 = there is a base; the others are 0 |
+| 8 | 1 | flags: 1 = there is a base, 2 = lossy; the others are 0 |
 | 9 | 1 | t: tiles of 2**t decoded bytes, 12 to 26 |
 | 10 | 2 | 0 |
 | 12 | 4 | bytes of the whole header |
 | 16 | 8 | check: first 8 bytes of the XXH3-128 of the header with zeros here |
 | 24 | 16 | digest of the decoded bytes |
 | 40 | 16 | digest of the base's bytes, if there is a base |
+| | 32 | the error (`perdure.codec.error`), if lossy: four float64, not negative and finite |
 | | | each dimension as LEB128, in the fewest bytes |
 | | 4 a tile | bytes of the coded tile, at most those of the decoded one; if equal, the tile is raw whatever the codec |
 | | 16 a tile | digest of the decoded tile, if there is more than one tile |
 
 The digest of the decoded bytes is that of the one tile; of several, the XXH3-128 of their digests one after another; of
-none, that of the empty string. Anything that a writer would not have written is refused, so that a frame has one
-spelling.
+none, that of the empty string. A frame is lossy if its codec is, and only then; its digests are those of what it
+decodes to, not of what was encoded. The error is, in this order: the largest absolute one, the largest relative one,
+the mean relative one, the root of the mean square of the absolute ones. Anything that a writer would not have written
+is refused, so that a frame has one spelling.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from typing import Final
 
 import numpy as np
@@ -36,7 +39,8 @@ import numpy as np
 from perdure.codec import dtypes
 from perdure.codec.digest import BytesLike, as_bytes, digest, n_tiles
 from perdure.codec.dtypes import DTYPES
-from perdure.codec.stages import CODECS, RAW
+from perdure.codec.error import FrameError
+from perdure.codec.stages import CODECS, RAW, is_lossy
 from perdure.errors import BlobCorrupt, FormatRefused
 
 __all__ = ["FrameInfo", "frame_info", "render", "root_digest"]
@@ -49,6 +53,9 @@ TILE_LOG2: Final = range(12, 27)
 _FIXED: Final = struct.Struct("<4sBBBBBBHI8s16s")
 _CHECK: Final = slice(16, 24)
 _HAS_BASE: Final = 1
+_LOSSY: Final = 2
+_ERROR: Final = struct.Struct("<4d")
+ERROR_NBYTES: Final = _ERROR.size
 _MAX_DIM: Final = (1 << 63) - 1
 _DTYPE_NAMES: Final = tuple(DTYPES)
 _CODEC_NAMES: Final = {codec.number: name for name, codec in CODECS.items()}
@@ -68,6 +75,8 @@ class FrameInfo:
     """digest of the decoded bytes (32 hexadecimal digits); what a frame made on top of this tensor calls its base"""
     base: str | None
     """digest of the tensor that is needed to decode this one, or None"""
+    error: FrameError | None
+    """how far the decoded tensor is from the one that was encoded; None if the frame is lossless"""
     tile_bytes: int
     """decoded bytes of each tile but the last"""
     coded_nbytes: tuple[int, ...]
@@ -102,11 +111,13 @@ def render(
     tile_bytes: int,
     coded_nbytes: tuple[int, ...],
     tile_digests: bytes,
+    error: FrameError | None = None,
 ) -> bytes:
     """The bytes of a header; `encode` calls this with values that it has checked."""
     tail = b"".join(
         (
             bytes.fromhex(base) if base else b"",
+            _ERROR.pack(*astuple(error)) if error else b"",
             *map(_leb128, shape),
             np.array(coded_nbytes, "<u4").tobytes(),
             tile_digests if len(tile_digests) > 16 else b"",
@@ -119,7 +130,7 @@ def render(
             CODECS[codec].number,
             DTYPES[dtype].number,
             len(shape),
-            _HAS_BASE if base else 0,
+            (_HAS_BASE if base else 0) | (_LOSSY if error else 0),
             tile_bytes.bit_length() - 1,
             0,
             _FIXED.size + len(tail),
@@ -157,11 +168,14 @@ def frame_info(frame: BytesLike) -> FrameInfo:
         raise BlobCorrupt("the frame's header is damaged")
     if codec not in _CODEC_NAMES or dtype >= len(_DTYPE_NAMES):
         raise FormatRefused(f"codec {codec} or dtype {dtype} is unknown to this release", codec=codec, dtype=dtype)
-    if dims > MAX_DIMS or flags & ~_HAS_BASE or log2 not in TILE_LOG2 or reserved:
+    if dims > MAX_DIMS or flags & ~(_HAS_BASE | _LOSSY) or log2 not in TILE_LOG2 or reserved:
         raise FormatRefused("the frame's header holds a value out of bounds")
 
     cursor = _Cursor(bytes(header), _FIXED.size)
     base = cursor.take(16).hex() if flags & _HAS_BASE else None
+    error = FrameError(*_ERROR.unpack(cursor.take(_ERROR.size))) if flags & _LOSSY else None
+    if (error is not None) != is_lossy(_CODEC_NAMES[codec]) or (error is not None and not error.possible):
+        raise FormatRefused("a frame tells its error if its codec is lossy, and only then")
     shape = tuple(cursor.leb128() for _ in range(dims))
     nbytes, tile_bytes = dtypes.nbytes(_DTYPE_NAMES[dtype], shape), 1 << log2
     tiles = n_tiles(nbytes, tile_bytes)
@@ -182,6 +196,7 @@ def frame_info(frame: BytesLike) -> FrameInfo:
         shape=shape,
         digest=root.hex(),
         base=base,
+        error=error,
         tile_bytes=tile_bytes,
         coded_nbytes=coded,
         tile_digests=digests,

@@ -14,12 +14,12 @@ import numpy.typing as npt
 from perdure.codec.digest import BytesLike
 from perdure.codec.dtypes import DType
 
-__all__ = ["LEVELS", "ArrayToBytes", "Bytes", "Level", "coded_by"]
+__all__ = ["LEVELS", "ArrayToBytes", "Bytes", "Level", "Lossy", "coded_by"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 Level: TypeAlias = Literal["normal", "small"]
-"""``small`` is smaller and slower to write; readers need not know."""
+"""``small`` is smaller, and slower to write or, where a codec is lossy, coarser; readers need not know."""
 
 LEVELS: Final[tuple[Level, ...]] = ("normal", "small")
 
@@ -50,6 +50,13 @@ class ArrayToBytes(Protocol):
         arrays.
         """
         ...
+
+
+class Lossy(ArrayToBytes, Protocol):
+    """A stage that gives back other elements, near to those that went in. Users choose it by name; nobody else does."""
+
+    dtypes: ClassVar[tuple[str, ...]]
+    """The dtypes that it takes."""
 
 
 def coded_by(encode: Callable[[Bytes], int], room_bytes: int) -> Bytes:

@@ -11,15 +11,16 @@ from typing import ClassVar, Final
 
 import numpy as np
 
+from perdure.codec.cluster import Cluster
 from perdure.codec.digest import BytesLike
 from perdure.codec.dtypes import DType
 from perdure.codec.mask import Mask
 from perdure.codec.planes import Planes
-from perdure.codec.stage import ArrayToBytes, Bytes, Level
+from perdure.codec.stage import ArrayToBytes, Bytes, Level, Lossy
 from perdure.codec.ulp import Ulp
 from perdure.errors import FormatRefused
 
-__all__ = ["CODECS", "RAW", "ArrayToBytes", "Bytes", "Raw"]
+__all__ = ["CODECS", "LOSSY", "RAW", "ArrayToBytes", "Bytes", "Raw", "is_lossy"]
 
 
 class Raw:
@@ -40,7 +41,18 @@ class Raw:
 
 
 RAW: Final = Raw()
-CODECS: Final[Mapping[str, ArrayToBytes]] = MappingProxyType(
-    {codec.name: codec for codec in (RAW, Mask(), Ulp(), Planes())}
-)
+LOSSY: Final[Mapping[str, Lossy]] = MappingProxyType({Cluster.name: Cluster()})
+"""The codecs that do not give back every bit, by name."""
+
+_ALL: Final[tuple[ArrayToBytes, ...]] = (RAW, Mask(), Ulp(), Planes(), *LOSSY.values())
+CODECS: Final[Mapping[str, ArrayToBytes]] = MappingProxyType({codec.name: codec for codec in _ALL})
 """Every codec by name."""
+
+
+def is_lossy(name: str) -> bool:
+    """Whether frames of this codec carry an error.
+
+    >>> is_lossy("planes"), is_lossy("cluster")
+    (False, True)
+    """
+    return name in LOSSY

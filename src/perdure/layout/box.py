@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
+from operator import add, eq, le, sub
 
 from perdure.errors import LayoutError
 
@@ -33,9 +34,8 @@ class Box:
     def __post_init__(self) -> None:
         if len(self.lo) != len(self.hi):
             raise LayoutError(f"a box needs as many lower as upper bounds, not {self.lo} and {self.hi}")
-        for low, high in zip(self.lo, self.hi, strict=True):
-            if low > high:
-                raise LayoutError(f"a box must not end before it starts: {self.lo} to {self.hi}")
+        if not all(map(le, self.lo, self.hi)):
+            raise LayoutError(f"a box must not end before it starts: {self.lo} to {self.hi}")
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Box:
@@ -50,17 +50,17 @@ class Box:
     @property
     def shape(self) -> tuple[int, ...]:
         """The box's extent in each dim, in elements."""
-        return tuple(high - low for low, high in zip(self.lo, self.hi, strict=True))
+        return tuple(map(sub, self.hi, self.lo))
 
     @property
     def size(self) -> int:
         """How many elements the box holds; 1 without dims."""
-        return prod(self.shape)
+        return prod(map(sub, self.hi, self.lo))
 
     @property
     def empty(self) -> bool:
         """Whether the box holds no element."""
-        return any(low == high for low, high in zip(self.lo, self.hi, strict=True))
+        return any(map(eq, self.lo, self.hi))
 
     def __str__(self) -> str:
         return f"[{', '.join(f'{low}:{high}' for low, high in zip(self.lo, self.hi, strict=True))}]"
@@ -93,10 +93,9 @@ class Box:
 
     def shift(self, by: Sequence[int]) -> Box:
         """The box moved by ``by`` elements in each dim."""
-        return Box(
-            tuple(low + step for low, step in zip(self.lo, by, strict=True)),
-            tuple(high + step for high, step in zip(self.hi, by, strict=True)),
-        )
+        if len(by) != len(self.lo):
+            raise LayoutError(f"a box of {self.ndim} dims cannot be moved by {tuple(by)}")
+        return Box(tuple(map(add, self.lo, by)), tuple(map(add, self.hi, by)))
 
     def relative_to(self, outer: Box) -> Box:
         """The same elements, counted from the first element of ``outer``."""

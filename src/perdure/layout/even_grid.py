@@ -56,7 +56,7 @@ class EvenGrid:
 
         Raises `LayoutError` if the grid has another number of dims, or parts without an element.
         """
-        self._check_fit(shape)
+        self.check_fit(shape)
         spans: list[list[Span]] = [
             [span for (span,) in Even().spans(extent, n)] for extent, n in zip(shape, self.parts, strict=True)
         ]
@@ -74,7 +74,7 @@ class EvenGrid:
         >>> EvenGrid((4,), 0, (1,)).blocks_of((8,), {3}, most=1)
         [(3, Box(lo=(6,), hi=(8,)))]
         """
-        self._check_fit(shape)
+        self.check_fit(shape)
         wanted = sorted(ranks)
         steps = [-(-extent // n) for extent, n in zip(shape, self.parts, strict=True)]
         # Largest stride first: then what a choice leaves open is a short span of ranks, which mostly nobody wants.
@@ -106,7 +106,8 @@ class EvenGrid:
                 open_.append((rank + i * self.strides[dim], (*chosen, i)))
         return sorted(found, key=lambda block: (block[0], block[1].lo))
 
-    def _check_fit(self, shape: Sequence[int]) -> None:
+    def check_fit(self, shape: Sequence[int]) -> None:
+        """Raise `LayoutError` if the grid has another number of dims than ``shape``, or parts without an element."""
         if len(shape) != len(self.parts):
             raise LayoutError(f"a grid of {len(self.parts)} dims does not fit the shape {list(shape)[:_DIMS]}")
         for extent, n in zip(shape, self.parts, strict=True):

@@ -6,58 +6,44 @@ whole: their boxes tile each tensor, and what two ranks hold alike is declared b
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from perdure.errors import LayoutError, StateMismatch
 from perdure.layout.box import Box
 from perdure.layout.element import element_bytes
+from perdure.layout.pattern import Pattern, Pieces
+from perdure.layout.piece import Piece
 from perdure.layout.tiling import first_gap, first_overlap
 
 __all__ = ["Layout", "Piece", "TensorLayout"]
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """Rank ``rank`` holds ``box`` of a tensor at ``place`` of its own tensor.
+class TensorLayout:
+    """Where the pieces of one tensor of ``shape`` are; ``dtype`` is torch's name without ``torch.``.
 
-    ``box`` is in global coordinates. ``place`` is in coordinates of the rank's own tensor: a box of the same shape, or
-    a span of one dim and the same size that holds the box row-major (a flat buffer, ZeRO).
-
-    >>> Piece.alone(1, Box((4, 0), (8, 2))).place
-    Box(lo=(0, 0), hi=(4, 2))
-
-    Raises `LayoutError` if box and place do not fit each other, or for a negative rank.
+    Whatever sequence of pieces is given is kept as `Pieces`, which may be a rule instead of a list.
     """
 
-    rank: int
-    box: Box
-    place: Box
+    shape: tuple[int, ...]
+    pieces: Sequence[Piece]
+    dtype: str
 
     def __post_init__(self) -> None:
-        fits = self.place.shape == self.box.shape or (self.place.ndim == 1 and self.place.size == self.box.size)
-        if not fits or self.rank < 0 or any(low < 0 for low in self.place.lo):
-            raise LayoutError(f"rank {self.rank} cannot hold box {self.box} at {self.place}", rank=self.rank)
-
-    @classmethod
-    def alone(cls, rank: int, box: Box) -> Piece:
-        """The piece that is the whole of the rank's own tensor."""
-        return cls(rank, box, Box.whole(box.shape))
+        object.__setattr__(self, "pieces", Pieces.of(self.pieces))
 
     @property
-    def flat(self) -> bool:
-        """Whether the piece lies row-major in a buffer of one dim, and its box has another number of dims."""
-        return self.place.ndim != self.box.ndim
+    def placed(self) -> Pieces:
+        """The pieces, as what they are: a pattern and its first rank."""
+        assert isinstance(self.pieces, Pieces), "made so when the layout was"
+        return self.pieces
 
-
-@dataclass(frozen=True, slots=True)
-class TensorLayout:
-    """Where the pieces of one tensor of ``shape`` are; ``dtype`` is torch's name without ``torch.``."""
-
-    shape: tuple[int, ...]
-    pieces: tuple[Piece, ...]
-    dtype: str
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Every rank that holds a piece, in rising order."""
+        return self.placed.ranks
 
     @property
     def whole(self) -> Box:
@@ -76,11 +62,11 @@ class TensorLayout:
 
     def of_rank(self, rank: int) -> tuple[Piece, ...]:
         """The pieces that ``rank`` holds."""
-        return tuple(piece for piece in self.pieces if piece.rank == rank)
+        return self.placed.of_rank(rank)
 
     def own_shape(self, rank: int) -> tuple[int, ...] | None:
         """The least shape of the own tensor of ``rank`` that has all its places, or None if it holds no piece."""
-        ends = [piece.place.hi for piece in self.pieces if piece.rank == rank]
+        ends = [piece.place.hi for piece in self.of_rank(rank)]
         return tuple(map(max, zip(*ends, strict=True))) if ends else None
 
     def check(self, name: str = "") -> None:
@@ -89,7 +75,9 @@ class TensorLayout:
         No box may leave the tensor, no element may be missing, and boxes may overlap only as replicas: the same box on
         different ranks. In a rank's own tensor no two places may overlap. Empty pieces are allowed anywhere inside.
         """
-        fault = _fault(self)
+        if _fault(self.shape, self.placed.pattern) is None:  # whatever the first rank is
+            return
+        fault = _found_fault(self.shape, self.pieces)
         if fault is not None:
             sentence, boxes = fault
             raise LayoutError(f"tensor {name!r}: {sentence}", tensor=name, boxes=[box.as_json() for box in boxes])
@@ -151,7 +139,8 @@ class Layout(Mapping[str, TensorLayout]):
     @cached_property
     def ranks(self) -> tuple[int, ...]:
         """Every rank that holds a piece, in rising order."""
-        return tuple(sorted({piece.rank for tensor in self._tensors.values() for piece in tensor.pieces}))
+        lying = {(tensor.placed.pattern, tensor.placed.first) for tensor in self._tensors.values()}
+        return tuple(sorted({rank + first for pattern, first in lying for rank in pattern.ranks}))
 
     @cached_property
     def nbytes(self) -> int:
@@ -160,10 +149,16 @@ class Layout(Mapping[str, TensorLayout]):
 
     def of_rank(self, rank: int) -> Layout:
         """The part of this layout that ``rank`` holds; tensors of which it holds nothing are left out."""
-        held = {name: tensor.of_rank(rank) for name, tensor in self._tensors.items()}
-        return Layout(
-            {name: TensorLayout(self[name].shape, pieces, self[name].dtype) for name, pieces in held.items() if pieces}
-        )
+        held: dict[tuple[Pattern, int], Pieces] = {}  # what lies alike is looked at once, and lies alike afterwards
+        found: dict[str, TensorLayout] = {}
+        for name, tensor in self._tensors.items():
+            key = tensor.placed.pattern, tensor.placed.first
+            pieces = held.get(key)
+            if pieces is None:
+                pieces = held[key] = tensor.placed.part(rank)
+            if len(pieces):
+                found[name] = TensorLayout(tensor.shape, pieces, tensor.dtype)
+        return Layout(found)
 
     def check(self) -> None:
         """Raise `LayoutError`, naming the tensor and the boxes, unless the pieces of every tensor tile it."""
@@ -173,14 +168,18 @@ class Layout(Mapping[str, TensorLayout]):
 
 # The layers of a model repeat each other's layouts, so most tensors are proved by one look-up.
 @lru_cache(maxsize=1024)
-def _fault(tensor: TensorLayout) -> tuple[str, tuple[Box, ...]] | None:
+def _fault(shape: tuple[int, ...], pattern: Pattern) -> tuple[str, tuple[Box, ...]] | None:
+    return _found_fault(shape, pattern.pieces)
+
+
+def _found_fault(shape: tuple[int, ...], pieces: Iterable[Piece]) -> tuple[str, tuple[Box, ...]] | None:
     """What keeps the pieces from tiling their tensor, as a sentence and the boxes it is about."""
-    whole = tensor.whole
+    whole = Box.whole(shape)
     holders: dict[Box, set[int]] = {}
     places: dict[int, list[Box]] = {}
-    for piece in tensor.pieces:
+    for piece in pieces:
         if piece.box not in whole:
-            return f"box {piece.box} of rank {piece.rank} leaves the shape {list(tensor.shape)}", (piece.box,)
+            return f"box {piece.box} of rank {piece.rank} leaves the shape {list(shape)}", (piece.box,)
         if piece.box.empty:
             continue
         if piece.rank in holders.setdefault(piece.box, set()):

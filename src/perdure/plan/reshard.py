@@ -6,25 +6,33 @@ Used by checkpoint (load on another mesh), serving (change TP x PP) and exchange
 For every wanted box the nearest holder is taken: the rank itself, else the least ``distance``, and among equals the one
 that has been given the fewest bytes to send so far. This is greedy, and deterministic: every rank that calls `reshard`
 with the same layouts gets the same plan, so a plan need not be sent around.
+
+What can serve what follows from the patterns of two layouts (`perdure.plan.sources`) and is worked out once for all
+tensors that lie alike. A rank's own part, ``reshard(have, want.of_rank(rank))``, looks at what touches its boxes alone,
+and is small: its moves are a tuple. A plan for many pieces keeps them in columns (`perdure.plan.moves`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
-from heapq import heapify, heappop, heappush
 from operator import itemgetter
 
 from perdure.errors import NotCovered, StateMismatch
 from perdure.layout.box import Box
-from perdure.layout.layout import Layout, Piece, TensorLayout
-from perdure.plan.plan import Move, Plan
-from perdure.plan.sources import Fragment, Holders, sources_of
+from perdure.layout.layout import Layout, TensorLayout
+from perdure.layout.pattern import Pattern, Pieces
+from perdure.layout.piece import Piece
+from perdure.plan.choice import Choice, Distance
+from perdure.plan.columns import chosen, chosen_columns, columns_of
+from perdure.plan.move import Move
+from perdure.plan.moves import Moves, Table
+from perdure.plan.plan import Plan
+from perdure.plan.sources import Sources, sources_of
 
 __all__ = ["Distance", "reshard"]
 
-Distance = Callable[[int, int], int]
-"""``distance(source_rank, dest_rank)``: how far; less is nearer. It must answer the same on every rank, always."""
+_FEW = 4096  # wanted pieces, up to which moves are written out at once
 
 
 def reshard(have: Layout, want: Layout, *, distance: Distance | None = None) -> Plan:
@@ -48,81 +56,57 @@ def reshard(have: Layout, want: Layout, *, distance: Distance | None = None) -> 
         NotCovered: nobody holds a part of a wanted box (facts ``tensor``, ``box``); find another copy of it.
         StateMismatch: a tensor has another shape or dtype in ``want`` than in ``have``.
     """
-    return _reshard(have, want, distance)
+    return _reshard(Layout({name: have[name] for name in want if name in have}), want, distance)
 
 
 @lru_cache(maxsize=8)
 def _reshard(have: Layout, want: Layout, distance: Distance | None) -> Plan:
-    load: dict[int, int] = {}
+    choice = Choice(distance)
     moves: list[Move] = []
+    tables: list[Table] = []
+    few = sum(len(tensor.pieces) for tensor in want.values()) <= _FEW
     # By name: layouts that are equal give equal plans, in whatever order their tensors were entered.
     for name, tensor in sorted(want.items(), key=itemgetter(0)):
         held = have.get(name)
         if held is None:
             raise _not_covered(name, tensor.whole)
         _refuse_mismatch(name, held, tensor)
-        if held == tensor:
-            moves.extend(_move(name, piece.box, piece, piece, tensor) for piece in held.pieces if not piece.box.empty)
+        columns = None if few else columns_of(held, tensor, choice)
+        if columns is not None:
+            tables.append(Table(name, held, tensor, columns))
             continue
-        sources = sources_of(held, tensor)
-        for piece, fragments, gap in zip(tensor.pieces, sources.fragments, sources.gaps, strict=True):
-            if gap is not None:
-                raise _not_covered(name, gap)
-            nearness = _Nearness(piece.rank, distance, load)
-            chosen: Iterable[tuple[Box, Piece]]
-            if sources.disjoint:
-                chosen = ((part.box, nearness.best(part.holders)) for part in fragments)
-            else:
-                chosen = _from_overlapping(fragments, piece.box, nearness)
-            for box, source in chosen:
-                move = _move(name, box, source, piece, tensor)
-                moves.append(move)
-                if not move.local:
-                    load[source.rank] = load.get(source.rank, 0) + move.nbytes
-    return Plan(tuple(moves))
+        sources = sources_of(held.placed.pattern, tensor.placed.pattern)
+        if sources.gap is not None:
+            raise _not_covered(name, sources.gap)
+        if few:
+            moves += _written_out(name, held, tensor, sources, choice)
+        else:
+            tables.append(Table(name, held, tensor, chosen_columns(held, tensor, sources, choice)))
+    return Plan(tuple(moves)) if few else Plan(Moves(tables))
 
 
-class _Nearness:
-    """How good a source is for the rank ``dest`` just now: less is better. Loads change as moves are planned."""
-
-    __slots__ = ("_dest", "_distance", "_load")
-
-    def __init__(self, dest: int, distance: Distance | None, load: dict[int, int]) -> None:
-        self._dest = dest
-        self._distance = distance
-        self._load = load
-
-    def __call__(self, source: int) -> tuple[int, int, int]:
-        if source == self._dest:
-            return (-1, 0, source)
-        far = 1 if self._distance is None else max(self._distance(source, self._dest), 0)
-        return (far, self._load.get(source, 0), source)
-
-    def best(self, holders: Holders) -> Piece:
-        # Nobody is nearer than the rank itself, so its replicas elsewhere need not be looked at.
-        own = holders.get(self._dest)
-        return own if own is not None else holders[min(holders, key=self)]
+def _written_out(name: str, have: TensorLayout, want: TensorLayout, sources: Sources, choice: Choice) -> Iterator[Move]:
+    width = want.element_bytes
+    if sources.sole:
+        for box, source, dest in _sole(have.placed.pattern, have.placed.first, want.placed.pattern, want.placed.first):
+            choice.take(source.rank, dest.rank, box.size * width)
+            yield Move(name, box, source, dest, box.size * width)
+        return
+    for piece in want.pieces:
+        for box, holding, rank in chosen(piece, sources, have.placed.first, width, choice):
+            yield Move(name, box, have.placed.piece(rank, holding.box), piece, box.size * width)
 
 
-def _from_overlapping(fragments: tuple[Fragment, ...], wanted: Box, nearness: _Nearness) -> Iterator[tuple[Box, Piece]]:
-    """Take from the best candidate what is still missing, then from the next; loads are looked at again each time."""
-    candidates = [(nearness(rank), position, rank) for position, part in enumerate(fragments) for rank in part.holders]
-    heapify(candidates)
-    missing = [] if wanted.empty else [wanted]
-    while missing:
-        score, position, rank = heappop(candidates)
-        now = nearness(rank)
-        if now != score:
-            heappush(candidates, (now, position, rank))
-            continue
-        fragment = fragments[position]
-        for box in [box & fragment.box for box in missing if box.touches(fragment.box)]:
-            yield box, fragment.holders[rank]
-        missing = [rest for box in missing for rest in box.minus(fragment.box)]
-
-
-def _move(name: str, box: Box, source: Piece, dest: Piece, tensor: TensorLayout) -> Move:
-    return Move(name, box, source, dest, box.size * tensor.element_bytes)
+@lru_cache(maxsize=1024)
+def _sole(have: Pattern, have_first: int, want: Pattern, want_first: int) -> tuple[tuple[Box, Piece, Piece], ...]:
+    """Box, source and destination of the moves between patterns that leave no choice."""
+    held, sources = Pieces(have, have_first), sources_of(have, want)
+    return tuple(
+        (part.box, held.piece(have_first + part.holding.ranks[0], part.holding.box), piece)
+        for piece in Pieces(want, want_first)
+        if not piece.box.empty
+        for part in sources.fragments[piece.box]
+    )
 
 
 def _refuse_mismatch(name: str, have: TensorLayout, want: TensorLayout) -> None:

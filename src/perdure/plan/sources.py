@@ -1,64 +1,66 @@
-"""Which holders can serve which part of each wanted piece of one tensor.
+"""Which holders can serve which part of each wanted box of one tensor.
 
-Where the held boxes are disjoint (but for replicas), a wanted piece falls into fragments, each with its own holders,
-and only the choice between replicas is left. The layers of a model repeat each other's layouts, so the answer is cached
-by value. Holders that overlap otherwise have no such answer: there, which box serves an element is a choice too.
+Where the held boxes are disjoint (but for replicas), a wanted box falls into fragments, each with its own holders, and
+only the choice between replicas is left. That follows from the two patterns alone, whatever the first ranks are, and
+the layers of a model repeat each other's patterns: so it is worked out once for all of them. Holders that overlap
+otherwise have no such answer: there, which box serves an element is a choice too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 from perdure.layout.box import Box
-from perdure.layout.index import BoxIndex
-from perdure.layout.layout import Piece, TensorLayout
-from perdure.layout.tiling import first_gap, first_overlap
+from perdure.layout.pattern import Holding, Pattern
+from perdure.layout.tiling import first_gap
 
 __all__ = ["Fragment", "Sources", "sources_of"]
-
-Holders = Mapping[int, Piece]
-"""Rank to its piece, for all pieces of one box."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """``box``, and who holds it (and maybe more around it)."""
+    """``box``, and the box around it that ranks hold."""
 
     box: Box
-    holders: Holders
+    holding: Holding
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """For each wanted piece, in order: the fragments that serve it, and a box that nothing serves if there is one.
+    """``fragments`` has for each wanted box, empty ones left out, what serves it. Ranks are those of the patterns.
 
-    If ``disjoint``, the fragments of a piece are exactly its parts. If not, they may overlap, and whoever plans takes
-    from each what is still missing.
+    If ``disjoint``, the fragments of a box are exactly its parts. If not, they may overlap, and whoever plans takes
+    from each what is still missing. ``gap`` is a part of a wanted box that nothing serves, if there is one. ``sole``
+    says that the boxes are disjoint and have one holder each, so that nothing is to be chosen.
     """
 
     disjoint: bool
-    fragments: tuple[tuple[Fragment, ...], ...]
-    gaps: tuple[Box | None, ...]
+    sole: bool
+    fragments: dict[Box, tuple[Fragment, ...]]
+    gap: Box | None
 
 
 @lru_cache(maxsize=1024)
-def sources_of(have: TensorLayout, want: TensorLayout) -> Sources:
-    """Find the holders of every wanted piece."""
-    held: dict[Box, dict[int, Piece]] = {}
-    for piece in have.pieces:
-        if not piece.box.empty:
-            held.setdefault(piece.box, {}).setdefault(piece.rank, piece)
-    boxes = list(held)
-    disjoint = first_overlap(boxes) is None
-    index = BoxIndex(boxes)
-    fragments: list[tuple[Fragment, ...]] = []
-    gaps: list[Box | None] = []
+def sources_of(have: Pattern, want: Pattern) -> Sources:
+    """Find the holders of every wanted box; up to the first box that nothing serves."""
+    disjoint = have.disjoint
+    sole = disjoint
+    found: dict[Box, tuple[Fragment, ...]] = {}
     for piece in want.pieces:
-        near = [boxes[position] for position in index.touching(piece.box)]
-        parts = tuple(Fragment(box & piece.box, held[box]) for box in near)
-        whole = disjoint and sum(part.box.size for part in parts) == piece.box.size
-        fragments.append(parts)
-        gaps.append(None if whole else first_gap(piece.box, near))
-    return Sources(disjoint, tuple(fragments), tuple(gaps))
+        wanted = piece.box
+        if wanted in found or wanted.empty:
+            continue
+        near = have.touching(wanted)
+        parts = tuple(sorted((Fragment(holding.box & wanted, holding) for holding in near), key=_by_box))
+        if not (disjoint and sum(part.box.size for part in parts) == wanted.size):
+            gap = first_gap(wanted, [holding.box for holding in near])
+            if gap is not None:
+                return Sources(disjoint, False, found, gap)
+        sole = sole and all(len(holding.ranks) == 1 for holding in near)
+        found[wanted] = parts
+    return Sources(disjoint, sole, found, None)
+
+
+def _by_box(fragment: Fragment) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    return fragment.box.lo, fragment.box.hi

@@ -6,6 +6,9 @@
 | LOCAL_RANK, LOCAL_WORLD_SIZE | rank on this node, ranks on this node | |
 | GROUP_RANK | node | |
 | MASTER_ADDR, MASTER_PORT | where rank 0 of the process group listens | |
+| PERDURE_NODE | the node's name, where it is not the machine: nodes that are simulated on one, or are containers on it
+| |
+| PERDURE_DOMAIN | what fails together with this node (a rack, a switch); copies go to a node of another domain | |
 | PERDURE_JOB | the job's name, the same over all its attempts | TORCHELASTIC_RUN_ID |
 | PERDURE_ATTEMPT | how many attempts came before this one | TORCHELASTIC_RESTART_COUNT |
 | PERDURE_MARK | marks every process of the attempt; ``outer:inner`` where launchers nest | |
@@ -18,6 +21,7 @@ torchrun's names are accepted as they are, and `child_env` sets them, so that a 
 from __future__ import annotations
 
 import os
+import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -58,6 +62,8 @@ class Placement:
     master_port: int | None = None
     mark: str | None = None
     events: str | None = None
+    node_name: str | None = None
+    domain: str | None = None
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ) -> Placement:
@@ -84,7 +90,29 @@ class Placement:
             master_port=_number(env, "MASTER_PORT", 0, high=1 << 16) or None,
             mark=env.get(MARK) or None,
             events=env.get("PERDURE_EVENTS") or None,
+            node_name=env.get("PERDURE_NODE") or None,
+            domain=env.get("PERDURE_DOMAIN") or None,
         )
+
+    @property
+    def node_id(self) -> str:
+        """What tells this node from all others: the boot of its machine and its name, if it has one."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                machine = file.read().strip()
+        except OSError:
+            machine = ""
+        return f"{platform.node()} {machine} {self.node_name or ''}".strip()
+
+    @property
+    def failure_domain(self) -> str:
+        """What fails together: the named domain, else the node."""
+        return self.node_id if self.domain is None else self.domain
+
+    @property
+    def agent_job(self) -> str:
+        """What the agent of this node calls its job."""
+        return self.job if self.node_name is None else f"{self.job}@{self.node_name}"
 
     @property
     def attempt_id(self) -> str:

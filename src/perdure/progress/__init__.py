@@ -1,6 +1,15 @@
 """What each rank of this node is doing now, in a page of shared memory; and the step at which all of them stop."""
 
 from perdure.progress.page import MAX_LOCAL_RANKS, Page, Phase, Record, Snapshot
-from perdure.progress.stop import StopAgreement
+from perdure.progress.stop import MARGIN_STEPS, StopAgreement, look
 
-__all__ = ["MAX_LOCAL_RANKS", "Page", "Phase", "Record", "Snapshot", "StopAgreement"]
+__all__ = [
+    "MARGIN_STEPS",
+    "MAX_LOCAL_RANKS",
+    "Page",
+    "Phase",
+    "Record",
+    "Snapshot",
+    "StopAgreement",
+    "look",
+]

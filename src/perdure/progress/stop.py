@@ -42,7 +42,10 @@ to their end as it did, instead of ending one step apart. If all ranks end befor
 The steps of a loop may jump (a caller counts as it likes) if all ranks jump alike: a rank stops at its first cut at or
 past T.
 
-One node only: the words are in its memory. Between nodes, the launchers will have to agree on T.
+**Several nodes.** Each has a page of its own, and no rank is the arbiter (``arbitrates`` is False): the agent of node 0
+is. Its writes and reads are then `look`, on every node: write ``proposed``, fence, and answer with the largest
+published step; once all answers are below T, every node gets ``firm``. The argument is the same for each node, and
+ranks wait for a few round trips of the network instead of for microseconds.
 """
 
 from __future__ import annotations
@@ -55,9 +58,9 @@ from collections.abc import Callable
 
 from perdure.progress.page import Page, Phase
 
-__all__ = ["StopAgreement", "fence_all"]
+__all__ = ["MARGIN_STEPS", "StopAgreement", "fence_all", "look"]
 
-_MARGIN_STEPS = 2
+MARGIN_STEPS = 2
 _WAIT_S = 0.0005
 _MEMBARRIER = {"x86_64": 324, "aarch64": 283, "ppc64le": 365, "s390x": 356, "riscv64": 283}
 _GLOBAL = 1
@@ -79,12 +82,14 @@ class StopAgreement:
         page: Page,
         *,
         local_rank: int,
+        arbitrates: bool = True,
         fence: Callable[[], None] | None = None,
         pause: Callable[[float], None] = time.sleep,
     ) -> None:
         self._page = page
         self._records = page.records()
         self._mine = self._records[local_rank]
+        self._may_arbitrate = arbitrates
         self._fence = fence or fence_all
         self._pause = pause
 
@@ -95,7 +100,12 @@ class StopAgreement:
         """
         self._mine.step = step
         page = self._page
-        if page.firm == 0 and self._arbitrates() and any(record.term for record in self._records):
+        if (
+            self._may_arbitrate
+            and page.firm == 0
+            and self._arbitrates()
+            and any(record.term for record in self._records)
+        ):
             self._settle()
         if page.proposed == 0 or step < page.proposed:
             return False
@@ -120,12 +130,20 @@ class StopAgreement:
     def _settle(self) -> None:
         """Propose steps until one lies ahead of every rank for certain; make it firm."""
         while True:
-            target = max(record.step for record in self._records) + _MARGIN_STEPS
+            target = max(record.step for record in self._records) + MARGIN_STEPS
             self._page.proposed = target
             self._fence()
             if all(record.step < target for record in self._records):
                 self._page.firm = target
                 return
+
+
+def look(page: Page, proposed: int, *, fence: Callable[[], None] | None = None) -> int:
+    """One node's answer to the arbiter of several: write ``proposed``, unless it is 0, then find the largest step."""
+    if proposed:
+        page.proposed = proposed
+        (fence or fence_all)()
+    return max(record.step for record in page.records())
 
 
 def fence_all() -> None:

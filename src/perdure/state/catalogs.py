@@ -12,6 +12,7 @@ from math import prod
 from perdure.errors import FormatRefused
 from perdure.state.index import Catalog, CatalogTensor, Joining
 from perdure.state.part_reader import PartReader
+from perdure.state.stored import StoredBase
 
 __all__ = ["Patterns", "catalog_of"]
 
@@ -43,7 +44,12 @@ def catalog_of(readers: Sequence[PartReader], *, wanted: Sequence[str] | None = 
                 raise FormatRefused(
                     f"the blocks of {name!r} hold {size} elements of {prod(catalog.tensors[name].shape)}", tensor=name
                 )
-    return catalog
+    return replace(catalog, base_of=lambda key: _base_of(readers, key))
+
+
+def _base_of(readers: Sequence[PartReader], key: str) -> StoredBase | None:
+    """Keys are unique in a step, so at most one part says anything."""
+    return next((found for reader in readers if (found := reader.base(key)) is not None), None)
 
 
 def _join(joining: Joining, reader: PartReader, chosen: Patterns | None, sizes: dict[str, int]) -> None:

@@ -12,6 +12,7 @@ class DiskPack:
 
     tier = "disk"
     mapped = False
+    raw = False
 
     def __init__(self, run: Run, ref: PackRef) -> None:
         self.file = ref.name

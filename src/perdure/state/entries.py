@@ -12,20 +12,25 @@ from typing import Annotated, Any
 import msgspec
 
 from perdure.state.index import SavedGrid
+from perdure.state.relations import MAX_TERMS, Relation
 
 __all__ = [
     "KINDS",
+    "MOST_SOURCES",
     "ORDERS",
     "AliasEntry",
+    "BaseEntry",
     "BlockEntry",
     "Index",
     "LocalEntry",
+    "SourceEntry",
     "TensorEntry",
     "ValueEntry",
     "name_of",
 ]
 
-KINDS = ("tensors", "locals", "aliases", "values")
+KINDS = ("tensors", "locals", "aliases", "values", "bases")
+MOST_SOURCES = 1 + 2 * MAX_TERMS
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
@@ -81,11 +86,34 @@ class ValueEntry(_Entry, frozen=True, array_like=True, gc=False):
     value: Any
 
 
-_NAMED: dict[type, str] = {TensorEntry: "name", LocalEntry: "name", AliasEntry: "alias", ValueEntry: "key"}
+class SourceEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """A block that a base is computed from: its key, its dtype, and the number of its pack as in `TensorEntry`."""
+
+    key: str
+    dtype: str
+    pack: int
+
+
+class BaseEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """How the base of the frame ``key`` is computed, and from what, in the order that the relation wants."""
+
+    key: str
+    relation: Relation
+    sources: Annotated[tuple[SourceEntry, ...], msgspec.Meta(min_length=1, max_length=MOST_SOURCES)]
+
+
+_NAMED: dict[type, str] = {
+    TensorEntry: "name",
+    LocalEntry: "name",
+    AliasEntry: "alias",
+    ValueEntry: "key",
+    BaseEntry: "key",
+}
 ORDERS: dict[str, Callable[[Any], Any]] = {
     "tensors": attrgetter("name"),
     "locals": attrgetter("name", "rank"),
     "aliases": attrgetter("alias"),
+    "bases": attrgetter("key"),
     "values": lambda entry: (entry.key, -1 if entry.rank is None else entry.rank),
 }
 

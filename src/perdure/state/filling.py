@@ -17,10 +17,11 @@ from perdure.codec import decode_tile, tile_digests
 from perdure.codec.digest import digest_bytes
 from perdure.errors import BlobCorrupt, BlobMissing, IntegrityError, StorageError
 from perdure.shm import copy_many
+from perdure.state.bases import Bases
 from perdure.state.crew import Buffers
 from perdure.state.framed import read_header
 from perdure.state.geometry import stored_as
-from perdure.state.reads import Limits, Read, TileRange, Wanted, plan_reads
+from perdure.state.reads import Framed, Limits, Read, TileRange, Wanted, plan_reads
 from perdure.state.source import LoadReport, PackSource
 from perdure.state.transfers import Transfer, put
 from perdure.store.pack import PackIndex
@@ -55,8 +56,9 @@ class Bad:
 class Filling:
     """One load, as its threads see it."""
 
-    def __init__(self, limits: Limits, buffers: Buffers, on_bytes: Callable[[int], None] | None) -> None:
+    def __init__(self, limits: Limits, buffers: Buffers, bases: Bases, on_bytes: Callable[[int], None] | None) -> None:
         self.report = LoadReport()
+        self._bases = bases
         self._limits = limits
         self._buffers = buffers
         self._on_bytes = on_bytes
@@ -117,10 +119,16 @@ class Filling:
     def _wanted(self, key: str, transfers: tuple[Transfer, ...], index: PackIndex, source: PackSource) -> Wanted:
         entry = index.entry(key)
         first = transfers[0]
-        if first.piece.coded:
-            framed, head_nbytes = read_header(source, entry, first)
+        if first.piece.coded and not source.raw:
+            shape = first.piece.box.shape
+            info, starts, head_nbytes = read_header(source, entry, name=first.name, dtype=first.dtype, shape=shape)
+            base = None if info.base is None else self._bases.of(key, first.dtype, shape, file=source.file)
+            framed = Framed(info, starts, base)
             with self._lock:
                 self.report.read_nbytes += head_nbytes
+                if framed.info.error is not None:
+                    error = max(framed.info.error.max_relative, self.report.lossy.get(first.name, 0.0))
+                    self.report.lossy[first.name] = error
             return Wanted(entry, transfers, framed)
         if (entry.dtype, entry.shape) != stored_as(first.dtype, first.piece.box.shape):
             raise BlobCorrupt(
@@ -219,7 +227,8 @@ def _decoded(job: Job, data: memoryview, room: memoryview) -> tuple[int, int, li
         final = _place(tiles.transfers[0], lo, hi)
         target = room[: hi - lo] if final is None else final
         try:
-            decode_tile(info, tile, coded, target)
+            below = tiles.framed.base(lo, hi) if tiles.framed.base is not None and len(coded) < hi - lo else None
+            decode_tile(info, tile, coded, target, base=below)
         except IntegrityError as error:
             bad.append(Bad(tiles.transfers, lo, hi, _corrupt(job, tiles, tile, f"cannot be decoded: {error}")))
             continue

@@ -11,26 +11,11 @@ from typing import NamedTuple
 
 from perdure.codec.dtypes import DTYPES, nbytes
 from perdure.layout import Box, EvenGrid
-from perdure.state.index import StoredPiece, checked, piece_key
+from perdure.state.index import checked, piece_key
+from perdure.state.stored import Geometry, StoredPiece
 from perdure.store.pack import CODES
 
 __all__ = ["Geometry", "Placed", "geometry_of", "stored_as"]
-
-
-class Geometry(NamedTuple):
-    """Blocks of a tensor: their ranks, boxes, and what their keys have behind the name. ``grid`` if they lie in one.
-
-    ``stored`` has for each block the dtype and shape of its entry in a pack, unless it is a frame. ``size`` is how many
-    elements all blocks have, ``most_nbytes`` how many bytes the largest.
-    """
-
-    ranks: tuple[int, ...]
-    boxes: tuple[Box, ...]
-    suffixes: tuple[str, ...]
-    stored: tuple[tuple[str, tuple[int, ...]], ...]
-    grid: EvenGrid | None
-    size: int
-    most_nbytes: int
 
 
 class Placed(NamedTuple):

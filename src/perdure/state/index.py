@@ -6,8 +6,8 @@ strict: an unknown or missing field, a box outside its tensor, a byte count that
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeVar
 
 import msgspec
@@ -15,6 +15,7 @@ import msgspec
 from perdure.codec.dtypes import DTYPES, nbytes
 from perdure.errors import FormatRefused, LayoutError
 from perdure.layout import Box, EvenGrid, Layout, Piece, TensorLayout
+from perdure.state.stored import StoredBase, StoredPiece, StoredPieces
 
 __all__ = [
     "Catalog",
@@ -89,24 +90,13 @@ class RankIndex(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 @dataclass(frozen=True, slots=True)
-class StoredPiece:
-    """A block of a saved tensor and the pack that holds it."""
-
-    box: Box
-    pack: str
-    key: str
-    coded: bool = False
-    """whether the entry is a frame (`perdure.codec`) whose decoded bytes are the box"""
-
-
-@dataclass(frozen=True, slots=True)
 class CatalogTensor:
     """A saved tensor with its pieces from every rank; ``rank`` is set for rank-local ones."""
 
     name: str
     dtype: str
     shape: tuple[int, ...]
-    pieces: tuple[StoredPiece, ...]
+    pieces: Sequence[StoredPiece]
     aliases: tuple[str, ...] = ()
     rank: int | None = None
 
@@ -126,6 +116,8 @@ class Catalog:
     aliases: dict[str, str] = field(default_factory=dict)
     values: dict[str, Any] = field(default_factory=dict)
     local_values: dict[tuple[int, str], Any] = field(default_factory=dict)
+    base_of: Callable[[str], StoredBase | None] = field(default=lambda key: None, compare=False)
+    """how the base of the frame under a key is computed; None if it has none"""
 
     @classmethod
     def join(cls, indexes: Iterable[tuple[str, RankIndex]]) -> Catalog:
@@ -172,8 +164,11 @@ class Catalog:
 
     def packs(self) -> list[str]:
         """The names of all packs, sorted."""
-        every = [*self.tensors.values(), *self.local_tensors.values()]
-        return sorted({piece.pack for tensor in every for piece in tensor.pieces})
+        found: set[str] = set()
+        for tensor in (*self.tensors.values(), *self.local_tensors.values()):
+            pieces = tensor.pieces
+            found.update(pieces.packs() if isinstance(pieces, StoredPieces) else (piece.pack for piece in pieces))
+        return sorted(found)
 
 
 class Joining:
@@ -182,7 +177,7 @@ class Joining:
     def __init__(self) -> None:
         self._world = 0
         self._ranks: set[int] = set()
-        self._tensors: dict[str, CatalogTensor] = {}
+        self._tensors: dict[str, list[CatalogTensor]] = {}
         self._local_tensors: dict[tuple[int, str], CatalogTensor] = {}
         self._aliases: dict[str, str] = {}
         self._values: dict[str, Any] = {}
@@ -201,9 +196,10 @@ class Joining:
         if tensor.rank is not None:
             _enter(self._local_tensors, (tensor.rank, tensor.name), tensor)
             return
-        known = self._tensors.setdefault(tensor.name, tensor)
-        if known is not tensor:
-            self._tensors[tensor.name] = _merged(known, tensor)
+        known = self._tensors.setdefault(tensor.name, [])
+        if known and (known[0].dtype, known[0].shape) != (tensor.dtype, tensor.shape):
+            raise FormatRefused(f"two ranks saved {tensor.name!r} with different dtypes or shapes", tensor=tensor.name)
+        known.append(tensor)
 
     def value(self, key: str, rank: int | None, value: Any) -> None:
         """A value, of one rank alone or of all."""
@@ -223,11 +219,12 @@ class Joining:
     def done(self) -> Catalog:
         """The catalog; refused if a rank is missing, or if a name is that of two tensors."""
         self.all_there()
-        for tensor in self._tensors.values():
+        tensors = {name: _merged(parts) for name, parts in self._tensors.items()}
+        for tensor in tensors.values():
             for alias in tensor.aliases:
-                if alias in self._tensors or self._aliases.setdefault(alias, tensor.name) != tensor.name:
+                if alias in tensors or self._aliases.setdefault(alias, tensor.name) != tensor.name:
                     raise FormatRefused(f"{alias!r} is a name of two different tensors", tensor=alias)
-        return Catalog(self._world, self._tensors, self._local_tensors, self._aliases, self._values, self._local_values)
+        return Catalog(self._world, tensors, self._local_tensors, self._aliases, self._values, self._local_values)
 
 
 def piece_key(name: str, shape: Sequence[int], box: Box, rank: int | None) -> str:
@@ -277,8 +274,16 @@ def _enter(table: dict[Key, Any], key: Key, entry: Any) -> None:
     table[key] = entry
 
 
-def _merged(known: CatalogTensor, mine: CatalogTensor) -> CatalogTensor:
-    if (known.dtype, known.shape) != (mine.dtype, mine.shape):
-        raise FormatRefused(f"two ranks saved {known.name!r} with different dtypes or shapes", tensor=known.name)
-    aliases = tuple(dict.fromkeys(known.aliases + mine.aliases))
-    return CatalogTensor(known.name, known.dtype, known.shape, known.pieces + mine.pieces, aliases)
+def _merged(parts: Sequence[CatalogTensor]) -> CatalogTensor:
+    """One tensor of what its parts have; its pieces stay in segments if all of them are."""
+    if len(parts) == 1:
+        return parts[0]
+    aliases = tuple(dict.fromkeys(alias for part in parts for alias in part.aliases))
+    held = [part.pieces for part in parts]
+    stored = [each for each in held if isinstance(each, StoredPieces)]
+    pieces: Sequence[StoredPiece]
+    if len(stored) == len(held):
+        pieces = StoredPieces([segment for each in stored for segment in each.segments])
+    else:
+        pieces = tuple(piece for each in held for piece in each)
+    return replace(parts[0], pieces=pieces, aliases=aliases)

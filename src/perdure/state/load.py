@@ -8,12 +8,13 @@ read, is planned again by the header of the next copy, for the tiles that it is 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
+from perdure.state.bases import Bases
 from perdure.state.crew import Buffers, work_off
 from perdure.state.filling import Filling, Job
-from perdure.state.index import Catalog
+from perdure.state.index import Catalog, StoredPiece
 from perdure.state.match import Match, match
 from perdure.state.reads import Limits
 from perdure.state.source import LoadReport, PackSource
@@ -35,8 +36,11 @@ def load(
     budget_bytes: int = 256 << 20,
     threads: int | None = None,
     on_bytes: Callable[[int], None] | None = None,
+    nearer: Callable[[StoredPiece], PackSource | None] = lambda piece: None,
 ) -> LoadReport:
     """Fill every matched item. ``sources`` gives the copies of a pack, the nearest first.
+
+    ``nearer`` gives a source that holds a piece, but not its whole pack, and comes before those; None if there is none.
 
     ``budget_bytes`` bounds the staging memory, but a tile is always read whole. ``threads`` is as many as the process
     has cores, up to 8, by default. ``on_bytes`` is called, in any thread but never in two at a time, with the number of
@@ -51,21 +55,31 @@ def load(
     """
     crew = threads if threads is not None else min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     limits = Limits(_DIRECT_BYTES, min(_STAGED_BYTES, budget_bytes // max(crew, 1)), _SMALL_BYTES)
-    by_pack: dict[str, list[Transfer]] = {}
+    by_pack: dict[tuple[str, PackSource | None], list[Transfer]] = {}
     for transfer in transfers_of(catalog, matches):
-        by_pack.setdefault(transfer.piece.pack, []).append(transfer)
-    filling = Filling(limits, Buffers(budget_bytes), on_bytes)
+        by_pack.setdefault((transfer.piece.pack, nearer(transfer.piece)), []).append(transfer)
+    filling = Filling(limits, Buffers(budget_bytes), Bases(catalog.base_of, sources), on_bytes)
     jobs: list[list[Job]] = [[] for _ in by_pack]
 
     def open_pack(number: int, transfers: list[Transfer], copies: tuple[PackSource, ...]) -> None:
         jobs[number] = filling.plan(transfers, copies, 0)
 
     opening = [
-        partial(open_pack, number, transfers, tuple(sources(pack)))
-        for number, (pack, transfers) in enumerate(by_pack.items())
+        partial(open_pack, number, transfers, (*(() if first is None else (first,)), *sources(pack)))
+        for number, ((pack, first), transfers) in enumerate(by_pack.items())
     ]
     work_off(opening, threads=min(crew, len(opening)))
     reading = [partial(filling.carry_out, job) for each in jobs for job in each]
     work_off(reading, threads=min(crew, len(reading)))
-    filling.report.notes = list(dict.fromkeys(filling.report.notes))
-    return filling.report
+    report = filling.report
+    report.notes = [*dict.fromkeys(report.notes), *_told(report.lossy)]
+    return report
+
+
+def _told(lossy: Mapping[str, float]) -> list[str]:
+    """One sentence for all lossy tensors, which names the worst, or none."""
+    if not lossy:
+        return []
+    worst = max(lossy, key=lossy.__getitem__)
+    others = f" and {len(lossy) - 1} other tensors are" if len(lossy) > 2 else " and another tensor are"
+    return [f"{worst}{others if len(lossy) > 1 else ' is'} lossy: relative error up to {lossy[worst]:.2g}"]

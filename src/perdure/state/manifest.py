@@ -20,6 +20,7 @@ import msgspec
 from perdure.state.entries import (
     KINDS,
     AliasEntry,
+    BaseEntry,
     BlockEntry,
     Index,
     LocalEntry,
@@ -46,8 +47,10 @@ class Written:
     leaves: tuple[bytes, ...]
 
 
-def write_index(ranks: Sequence[RankIndex], packs: Mapping[str, int]) -> Written:
+def write_index(ranks: Sequence[RankIndex], packs: Mapping[str, int], bases: Sequence[BaseEntry] = ()) -> Written:
     """The index of what ``ranks`` (those of one writer) saved; ``packs`` says in which of its packs each key lies.
+
+    A key that is a frame there has ``-1 - number``; ``bases`` has an entry for each frame that has a base.
 
     The same indexes give the same bytes.
     """
@@ -80,6 +83,7 @@ def write_index(ranks: Sequence[RankIndex], packs: Mapping[str, int]) -> Written
         "tensors": [_placed(tensors[name], blocks[name], grids[name], layouts) for name in sorted(tensors)],
         "locals": sorted(locals_, key=lambda each: (each.name, each.rank)),
         "aliases": [AliasEntry(alias, aliases[alias]) for alias in sorted(aliases)],
+        "bases": sorted(bases, key=lambda each: each.key),
         "values": sorted(values, key=lambda each: (each.key, -1 if each.rank is None else each.rank)),
     }
     top = Index(world=ranks[0].world, ranks=tuple(each.rank for each in ranks), layouts=layouts)

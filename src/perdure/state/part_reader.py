@@ -20,6 +20,7 @@ from perdure.state.entries import (
     KINDS,
     ORDERS,
     AliasEntry,
+    BaseEntry,
     BlockEntry,
     Index,
     LocalEntry,
@@ -28,7 +29,9 @@ from perdure.state.entries import (
     name_of,
 )
 from perdure.state.geometry import Geometry, Placed, geometry_of
-from perdure.state.index import CatalogTensor, StoredPiece
+from perdure.state.index import CatalogTensor
+from perdure.state.relations import n_sources
+from perdure.state.stored import Segment, StoredBase, StoredPieces, StoredSource
 from perdure.store import LeafRef, Part, PartRef, Run
 
 __all__ = ["PartReader"]
@@ -56,9 +59,11 @@ class PartReader:
         if ranks and ranks[-1] >= self.index.world:
             raise self._refused(f"it is of rank {ranks[-1]} of {self.index.world}")
         self._mine = frozenset(ranks)
+        self._pack_names = tuple(pack.name for pack in part.packs)
         self._least_nbytes = min((pack.nbytes for pack in part.packs), default=0)
         self._geometries: dict[tuple[str, tuple[int, ...], int | tuple[BlockEntry, ...]], Geometry] = {}
         self._of = {kind: [leaf for leaf in part.leaves if leaf.kind == kind] for kind in KINDS}
+        self._bases: dict[int, dict[str, BaseEntry]] = {}
         self._check_order()
 
     @classmethod
@@ -109,6 +114,33 @@ class PartReader:
             if entry.rank is not None and entry.rank not in self._mine:
                 raise self._refused(f"the value {entry.key!r} is of rank {entry.rank}, which is of another part")
             yield entry.key, entry.rank, entry.value
+
+    def base(self, key: str) -> StoredBase | None:
+        """How the base of the frame ``key`` is computed; None if it has none. Reads a leaf, once."""
+        leaf = self._leaf_of("bases", key)
+        if leaf is None:
+            return None
+        known = self._bases.get(leaf.start)
+        if known is None:
+            known = self._bases[leaf.start] = {each.key: each for each in self._decoded(leaf, BaseEntry)}
+        entry = known.get(key)
+        if entry is None:
+            return None
+        n = len(self._pack_names)
+        if len(entry.sources) != n_sources(entry.relation) or any(not -n <= each.pack < n for each in entry.sources):
+            raise self._refused(f"the base of {key!r} is not computed from {len(entry.sources)} blocks of {n} packs")
+        return StoredBase(
+            entry.relation,
+            tuple(
+                StoredSource(
+                    each.key,
+                    each.dtype,
+                    self._pack_names[each.pack if each.pack >= 0 else -1 - each.pack],
+                    each.pack < 0,
+                )
+                for each in entry.sources
+            ),
+        )
 
     def placed(self, wanted: Callable[[str, str], bool] = lambda first, last: True) -> Iterator[Placed]:
         """The shared tensors as `tensors` gives them, without an object for every piece: for looking at all of them."""
@@ -187,11 +219,7 @@ class PartReader:
                     raise self._refused(f"{name!r} has a block of {nbytes(*stored)} bytes, more than its pack has")
 
     def _catalogued(self, placed: Placed, aliases: tuple[str, ...]) -> CatalogTensor:
-        refs, stem = self._part.packs, placed.key_stem
-        pieces = tuple(
-            StoredPiece(box, refs[number if number >= 0 else -1 - number].name, stem + suffix, number < 0)
-            for box, suffix, number in zip(placed.geometry.boxes, placed.geometry.suffixes, placed.packs, strict=True)
-        )
+        pieces = StoredPieces((Segment(placed.geometry, placed.packs, self._pack_names, placed.key_stem),))
         return CatalogTensor(placed.name, placed.dtype, placed.shape, pieces, aliases, placed.rank)
 
     def _entries(

@@ -12,12 +12,13 @@ tests look at.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
 
 from perdure.codec import FrameInfo
+from perdure.codec.stage import Bytes
 from perdure.state.transfers import Transfer, spans
 from perdure.store.pack import ALIGN_BYTES, PackEntry
 
@@ -39,10 +40,14 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Framed:
-    """The header of a frame, and where each coded tile begins, counted from the first; the last is the end."""
+    """The header of a frame, and where each coded tile begins, counted from the first; the last is the end.
+
+    ``base`` computes bytes ``lo <= i < hi`` of the base, if there is one.
+    """
 
     info: FrameInfo
     starts: tuple[int, ...]
+    base: Callable[[int, int], Bytes] | None = None
 
 
 class Wanted(msgspec.Struct, frozen=True, gc=False):

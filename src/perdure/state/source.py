@@ -15,15 +15,17 @@ __all__ = ["LoadReport", "PackSource", "check_room"]
 
 
 class PackSource(Protocol):
-    """One copy of a pack. ``tier`` is "memory" or "disk"; ``file`` names it for people.
+    """One copy of a pack. ``tier`` is "memory", "peer" or "disk"; ``file`` names it for people.
 
-    ``mapped`` says that the bytes are in this process's memory, so that `fetch` without ``into`` costs nothing. Any
-    thread may call any method.
+    ``raw`` says that all tensors lie in it as they are, also those that are frames in the store. ``mapped`` says that
+    the bytes are in this process's memory, so that `fetch` without ``into`` costs nothing. Any thread may call any
+    method.
     """
 
     tier: str
     file: str
     mapped: bool
+    raw: bool
 
     def index(self) -> PackIndex:
         """The pack's header, checked."""
@@ -44,7 +46,9 @@ class LoadReport:
 
     ``tier_nbytes`` are the bytes that each tier brought into live memory, together the ``wanted_nbytes``.
     ``read_nbytes`` of tensors and frames were read for them, whole tiles, and ``pad_nbytes`` between small tensors that
-    came in one read. ``notes`` has a sentence for each bad copy that was passed over.
+    came in one read. ``lossy`` are the tensors of which a part came out of a lossy frame, and the largest relative
+    error that any of their frames tells. ``notes`` has a sentence for each bad copy that was passed over, and one
+    for what is lossy.
     """
 
     tier_nbytes: dict[str, int] = field(default_factory=dict)
@@ -52,6 +56,7 @@ class LoadReport:
     read_nbytes: int = 0
     pad_nbytes: int = 0
     verified_tiles: int = 0
+    lossy: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
 
 

@@ -7,7 +7,7 @@ sides it can be read straight into its final memory; every other box is scattere
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from math import prod
 from operator import sub
 
@@ -17,11 +17,13 @@ import numpy.typing as npt
 
 from perdure.codec.dtypes import DTYPES
 from perdure.errors import CallError, NotCovered
-from perdure.layout import Box, Layout, Piece, TensorLayout
+from perdure.layout import Box, Layout, Piece, Pieces, TensorLayout
 from perdure.plan import reshard
 from perdure.state.index import Catalog, CatalogTensor, StoredPiece
 from perdure.state.items import Held, Memory
+from perdure.state.lying import lying
 from perdure.state.match import Match
+from perdure.state.stored import StoredPieces
 
 __all__ = ["Strip", "Transfer", "blocks", "put", "spans", "transfers_of"]
 
@@ -92,48 +94,85 @@ def transfers_of(catalog: Catalog, matches: Sequence[Match]) -> list[Transfer]:
     Raises `NotCovered` if nobody saved a part of a block.
     """
     found: list[Transfer] = []
-    cut: dict[str, list[Held]] = {}
+    cut: dict[str, tuple[CatalogTensor, list[Held]]] = {}
     for matched in matches:
         saved = matched.saved
-        pieces = saved.pieces
-        by_box = {piece.box: piece for piece in reversed(pieces)} if len(pieces) > 1 else {}
-        for held in matched.item.held:
-            if not _size(held.box):
-                continue
-            piece = by_box.get(held.box)
-            if piece is None and len(pieces) == 1 and pieces[0].box == held.box:
-                piece = pieces[0]
+        held_blocks = [held for held in matched.item.held if _size(held.box)]
+        if not held_blocks:
+            continue
+        look_up = _by_box(saved)
+        for held in held_blocks:
+            piece = look_up(held.box)
             if piece is not None:
                 found.append(Transfer.of(saved, piece, held.box, held))
             elif saved.rank is None:
-                cut.setdefault(saved.name, []).append(held)
+                cut.setdefault(saved.name, (saved, []))[1].append(held)
             else:
                 raise NotCovered(
                     f"rank {saved.rank} saved no block {held.box} of {saved.name}; use another step",
                     tensor=saved.name,
                     box=held.box.as_json(),
                 )
-    return found + _resharded(catalog, cut) if cut else found
+    return found + _resharded(catalog.world, cut) if cut else found
 
 
-def _resharded(catalog: Catalog, cut: dict[str, list[Held]]) -> list[Transfer]:
-    place = {pack: number for number, pack in enumerate(catalog.packs())}
-    have = catalog.layout(list(cut))
-    reader = len(place)  # this process, as a rank beyond those that hold packs
-    want = {
-        name: TensorLayout(
-            have[name].shape,
-            tuple(Piece.alone(reader, box) for box in dict.fromkeys(held.box for held in helds)),
-            have[name].dtype,
-        )
-        for name, helds in cut.items()
-    }
-    stored = {(name, place[piece.pack], piece.box): piece for name in cut for piece in catalog.tensors[name].pieces}
+def _by_box(saved: CatalogTensor) -> Callable[[Box], StoredPiece | None]:
+    """What finds the piece that is a box, if there is one."""
+    pieces = saved.pieces
+    if len(pieces) == 1:
+        (only,) = pieces
+        return lambda box: only if only.box == box else None
+    if not isinstance(pieces, StoredPieces):
+        return {piece.box: piece for piece in reversed(tuple(pieces))}.get
+    where = lying(pieces, saved.shape)
+
+    def found(box: Box) -> StoredPiece | None:
+        for near in where.pattern.touching(box):
+            if near.box == box:
+                return pieces.of(where.first + near.ranks[0], box)
+        return None
+
+    return found
+
+
+def _resharded(world: int, cut: dict[str, tuple[CatalogTensor, list[Held]]]) -> list[Transfer]:
+    """The transfers into blocks that nobody saved as they are.
+
+    A holder is the rank that wrote, or, of pieces that are given as they are, the number of the pack.
+    """
+    given = {name: saved.pieces for name, (saved, _) in cut.items() if not isinstance(saved.pieces, StoredPieces)}
+    place = {pack: at for at, pack in enumerate(sorted({piece.pack for each in given.values() for piece in each}))}
+    reader = max(len(place), world)  # this process, as a rank beyond those that hold something
+    have: dict[str, TensorLayout] = {}
+    want: dict[str, TensorLayout] = {}
+    listed: dict[tuple[str, int, Box], StoredPiece] = {}
+    wanted: dict[tuple[Box, ...], Pieces] = {}  # of tensors that lie alike it is the same, and worked out once
+    for name, (saved, helds) in cut.items():
+        if isinstance(saved.pieces, StoredPieces):
+            where = lying(saved.pieces, saved.shape)
+        else:
+            of = {(place[piece.pack], piece.box): piece for piece in reversed(saved.pieces)}
+            listed |= {(name, *key): piece for key, piece in of.items()}
+            where = Pieces.of([Piece.alone(number, box) for number, box in reversed(of)])
+        dtype = f"uint{DTYPES[saved.dtype].bits}"  # only its width counts in a layout
+        have[name] = TensorLayout(saved.shape, where, dtype)
+        boxes = tuple(dict.fromkeys(held.box for held in helds))
+        if boxes not in wanted:
+            wanted[boxes] = Pieces.of([Piece.alone(reader, box) for box in boxes])
+        want[name] = TensorLayout(saved.shape, wanted[boxes], dtype)
     found: list[Transfer] = []
-    for move in reshard(have, Layout(want)).moves:
-        piece = stored[move.name, move.source.rank, move.source.box]
-        homes = (held for held in cut[move.name] if held.box == move.dest.box)
-        found += [Transfer.of(catalog.tensors[move.name], piece, move.box, held) for held in homes]
+    for move in reshard(Layout(have), Layout(want)).moves:
+        saved, helds = cut[move.name]
+        key, stored = (move.source.rank, move.source.box), saved.pieces
+        piece = stored.of(*key) if isinstance(stored, StoredPieces) else listed.get((move.name, *key))
+        if piece is None:
+            raise NotCovered(
+                f"no part has {move.source.box} of {move.name}; use another copy or an older step",
+                tensor=move.name,
+                box=move.source.box.as_json(),
+            )
+        homes = (held for held in helds if held.box == move.dest.box)
+        found += [Transfer.of(saved, piece, move.box, held) for held in homes]
     return found
 
 

@@ -27,7 +27,7 @@ import msgspec
 
 from perdure.errors import CallError, ProtocolError
 
-__all__ = ["HEADER_BYTES", "MAX_BODY_BYTES", "MAX_FDS", "Frame", "Parser", "decode_body", "encode"]
+__all__ = ["HEADER_BYTES", "MAX_BODY_BYTES", "MAX_FDS", "Frame", "Parser", "decode_body", "encode", "json_of"]
 
 MAX_BODY_BYTES = 1 << 20
 MAX_FDS = 64
@@ -55,15 +55,21 @@ def encode(message: Any, *, n_fds: int = 0, max_body_bytes: int = MAX_BODY_BYTES
     >>> encode({"say": "hello"})
     b'\\x0f\\x00\\x00\\x00\\x00\\x00PD{"say":"hello"}'
     """
+    body = json_of(message, max_body_bytes=max_body_bytes)
+    if not 0 <= n_fds <= MAX_FDS:
+        raise CallError(f"{n_fds} descriptors are over the {MAX_FDS} of one frame; send several frames")
+    return _HEADER.pack(len(body), n_fds, _FORMAT, _MAGIC) + body
+
+
+def json_of(message: Any, *, max_body_bytes: int) -> bytes:
+    """The JSON of ``message``; `CallError` if it is no plain values or has more than ``max_body_bytes``."""
     try:
         body = msgspec.json.encode(message)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:
         raise CallError(f"a message must be plain JSON values: {error}") from error
     if len(body) > max_body_bytes:
         raise CallError(f"a message of {len(body)} bytes is over the bound of {max_body_bytes}; send it in parts")
-    if not 0 <= n_fds <= MAX_FDS:
-        raise CallError(f"{n_fds} descriptors are over the {MAX_FDS} of one frame; send several frames")
-    return _HEADER.pack(len(body), n_fds, _FORMAT, _MAGIC) + body
+    return body
 
 
 def decode_body(body: bytes, *, type: Any) -> Any:

@@ -120,3 +120,21 @@ def test_a_store_that_hangs_is_given_up_by_name(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(module, "Deadlines", lambda: Deadlines(stall_s=0.3))
     with pytest.raises(DeadlineExceeded, match="tensors of"):
         perdure.load(tmp_path)
+
+
+def test_what_a_load_has_to_say_is_told(
+    run: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    module = importlib.import_module("perdure.adapters.torch.load")
+    inner = module.load_matches
+
+    def with_a_note(*args: Any, **options: Any) -> Any:
+        report = inner(*args, **options)
+        report.notes.append("v is lossy: relative error up to 0.002")
+        return report
+
+    load(run)
+    assert "lossy" not in capsys.readouterr().err
+    monkeypatch.setattr(module, "load_matches", with_a_note)
+    load(run)
+    assert "step 2: v is lossy: relative error up to 0.002" in capsys.readouterr().err

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -28,6 +28,7 @@ from perdure.adapters.torch.loader import is_resumable, make_resumable
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.rhythm import GPU_HOURS_BETWEEN_FAILURES, Rhythm
 from perdure.checkpoint.saved import Saved
 from perdure.errors import CallError, PerdureError, Superseded
 from perdure.events import Notice, RestoreSkipped, StopAgreed
@@ -45,7 +46,9 @@ def attach(
     optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
     *,
     to: str | os.PathLike[str],
-    every: int,
+    every: int | Literal["auto"],
+    memory_every: int | None = None,
+    between_failures_s: float | None = None,
     scheduler: Any = None,
     loader: Any = None,
     extra: Mapping[str, Any] | None = None,
@@ -56,6 +59,11 @@ def attach(
     deadlines: Deadlines | None = None,
 ) -> Run:
     """Restore the newest step of the run at ``to`` if there is one, then save every ``every`` steps by itself.
+
+    ``every="auto"`` chooses the interval that wastes the least time (Young, Daly), from what saves and steps are
+    measured to cost here and from ``between_failures_s``, the mean time between failures of the whole job (by default
+    that of Llama 3's training, scaled to the number of ranks). ``memory_every`` saves more often to the agents' memory
+    alone, which costs no I/O and outlives ranks (and, of several nodes, any one node).
 
     Called once by every rank, after the process group, the model (wrapped, sharded) and the optimizer are made and
     before the loop. ``loader`` is a plain ``DataLoader`` (given a seeded, sharded, resumable sampler; ``seed`` orders
@@ -72,8 +80,6 @@ def attach(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     if not optimizers:
         raise CallError("attach needs at least one optimizer")
-    if type(every) is not int or every < 1:
-        raise CallError(f"every={every!r}: a whole number of steps, 1 or more")
     if loader is not None and not isinstance(loader, DataLoader) and not is_stateful(loader):
         raise CallError(
             f"loader is a {type(loader).__name__}, whose position nobody knows; give a DataLoader, or what has "
@@ -103,7 +109,16 @@ def attach(
                 key=name,
             )
         tree[name] = value
-    run = Run(ckpt, tree, every=every, rng=rng)
+    rhythm = Rhythm(
+        every,
+        memory_every,
+        between_failures_s=between_failures_s
+        if between_failures_s is not None
+        else GPU_HOURS_BETWEEN_FAILURES * 3600 / ckpt.world,
+        agree=lambda mine: list(ckpt.word_of_rank_0(mine, "all ranks to agree on the next save")),
+        tell=lambda text: ckpt.tell(Notice(text=text)),
+    )
+    run = Run(ckpt, tree, rhythm=rhythm, rng=rng)
     run.begin(model, optimizers, loader, step=step, where=str(to))
     return run
 
@@ -139,11 +154,11 @@ class _Hook:
 class Run:
     """A loop that `attach` watches over. ``step`` is the number of completed optimizer steps."""
 
-    def __init__(self, ckpt: Checkpointer, tree: dict[str, Any], *, every: int, rng: Rng) -> None:
+    def __init__(self, ckpt: Checkpointer, tree: dict[str, Any], *, rhythm: Rhythm, rng: Rng) -> None:
         self.step = 0
         self.checkpointer = ckpt
         self._tree = tree
-        self._every = every
+        self._rhythm = rhythm
         self._rng = rng
         self._cut_at: int | None = None
         self._saved_at: int | None = None
@@ -191,7 +206,7 @@ class Run:
             local = ckpt.local_rank
             self._record = page.rank(local)
             self._record.claim(rank=ckpt.rank)
-            self._agreement = StopAgreement(page, local_rank=local)
+            self._agreement = StopAgreement(page, local_rank=local, arbitrates=not ckpt.several_nodes)
         self._enter(Phase.RESTORING)
         if ckpt.restore(self._tree, step=step) is None:
             ckpt.tell(RestoreSkipped(where=where))
@@ -280,10 +295,16 @@ class Run:
         if self._last is not None and isinstance(self._last.error, Superseded):
             raise self._last.error
         stop = self._should_stop()
-        if self.step > 0 and self._saved_at != self.step and (stop or self.step % self._every == 0):
+        due = self._rhythm.due(self.step) if self.step > 0 else None
+        if stop and self.step > 0:
+            due = "disk"
+        if due is not None and self._saved_at != self.step and (due == "disk" or self.checkpointer.has_agent):
             self._enter(Phase.COPYING)
-            self._last = self.checkpointer.save(self.step, self._tree)
-            self._saved_at = self.step
+            saved = self.checkpointer.save(self.step, self._tree, tier=due)
+            if due == "disk":
+                self._last = saved
+                self._rhythm.saved(saved)
+                self._saved_at = self.step
             if self._stepping:  # a closure (LBFGS): this very step is about to change what is being copied
                 self.checkpointer.fence()
             self._enter(Phase.FORWARD)
@@ -336,7 +357,9 @@ class Run:
         before = signal.getsignal(number)
 
         def asked(got: int, frame: FrameType | None) -> None:
-            alone = self._agreement is None and self.checkpointer.world > 1  # then nobody would stop with this rank
+            ckpt = self.checkpointer
+            nobody = self._agreement is None or (ckpt.several_nodes and not ckpt.has_agent)
+            alone = nobody and ckpt.world > 1  # then nobody would stop with this rank
             if os.getpid() != self._pid or self._signal is not None or self._over or alone:
                 signal.signal(got, before if before is not None else signal.SIG_DFL)
                 signal.raise_signal(got)  # the second time it ends at once

@@ -69,7 +69,7 @@ class Checkpointer(_Checkpointer):
                 f"this is rank {placement.rank} of {placement.world}, but there is no process group yet; call "
                 "torch.distributed.init_process_group() first"
             )
-        command = [sys.executable, "-m", "perdure", "agent", "--job", placement.job, "--url", str(place)]
+        command = [sys.executable, "-m", "perdure", "agent", "--job", placement.agent_job, "--url", str(place)]
         super().__init__(
             open_store(place),
             url=str(place),
@@ -96,4 +96,6 @@ def _of_group(placement: Placement, fabric: Fabric) -> Placement:
         attempt=placement.attempt,
         mark=placement.mark,
         events=placement.events,
+        node_name=placement.node_name,
+        domain=placement.domain,
     )

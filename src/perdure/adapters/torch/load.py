@@ -77,14 +77,16 @@ def _newest_or_asked(
     for _ in range(_NEWER):
         commit = commit_of(run, step=step, slot=slot)
         try:
-            return _load(run, commit, names, moved)
+            return _load(run, commit, names, log, moved)
         except IntegrityError:
             if step is not None or slot is not None or not run.is_pruned(commit.slot):
                 raise  # else somebody has pruned what was the newest a moment ago
     raise BlobMissing(f"steps of {os.fspath(url)} are pruned faster than they can be read; keep more of them")
 
 
-def _load(run: Run, commit: Commit, names: Sequence[str], moved: Callable[[int], None]) -> dict[str, torch.Tensor]:
+def _load(
+    run: Run, commit: Commit, names: Sequence[str], log: Log, moved: Callable[[int], None]
+) -> dict[str, torch.Tensor]:
     wanted = None if "*" in names else list(names)
     catalog, packs = read_catalog(run, commit.slot, names=wanted)
     every: dict[str, CatalogTensor] = dict(catalog.tensors)
@@ -105,5 +107,6 @@ def _load(run: Run, commit: Commit, names: Sequence[str], moved: Callable[[int],
         sink = TensorSink.of(saved.name, whole)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
         matches.append(Match(TensorItem(saved.name, saved.dtype, saved.shape, held), saved))
-    load_matches(catalog, matches, lambda pack: [packs[pack]], on_bytes=moved)
+    for note in load_matches(catalog, matches, lambda pack: [packs[pack]], on_bytes=moved).notes:
+        log.emit(Notice(text=f"step {commit.step}: {note}"))
     return {name: found[id(tensor)] for name, tensor in chosen.items()}

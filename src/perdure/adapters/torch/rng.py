@@ -14,13 +14,13 @@ __all__ = ["Rng"]
 
 
 class Rng:
-    """A stateful view of this process's global generators, to be saved rank-local.
+    """A stateful view of this process's global generators, to be saved as ``perdure.RankLocal(perdure.Rng(rank))``.
 
     In a world of another size a rank that was not among the saved ones does not repeat another rank's numbers: it
     seeds itself from that rank's state and its own rank, always alike.
     """
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int = 0) -> None:
         self.rank = rank
 
     def state_dict(self) -> dict[str, Any]:

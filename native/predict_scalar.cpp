@@ -1,0 +1,20 @@
+// The loops of `predict`, portable.
+#include "predict_loops.h"
+
+namespace perdure::predict {
+
+namespace {
+
+void update(Real kind, const u8* x, double keep, const PredictTerm* terms, std::size_t n_terms, std::size_t n, u8* out) {
+    update_any(kind, x, keep, terms, n_terms, n, out);
+}
+
+void square(Real kind, const PredictSquare& how, std::size_t n, u8* out) { square_any(kind, how, n, out); }
+
+void rounding(Real kind, Narrow to, const u8* x, std::size_t n, u8* out) { rounding_any(kind, to, x, n, out); }
+
+}  // namespace
+
+const Loops kScalarLoops{update, square, rounding};
+
+}  // namespace perdure::predict

@@ -1,0 +1,1 @@
+"""fsspec: the steps of a run as a file system, `perdure://`."""

@@ -1,0 +1,396 @@
+"""The agents of the nodes of one session: how they hear of parts, failures, and of the commit that node 0 makes.
+
+Theory. Each agent writes the part of its node and says so to the agent of node 0, which waits for all of them, commits,
+and tells them the slot. A failure anywhere goes to node 0 and from there to all, so that nobody waits for a part that
+will not come. If a connection of the council breaks, the council is *lost*: then no agent commits any more in this
+session, the ranks of all nodes are told that they have no agent, and save by themselves, as they do when the agent of a
+single node dies.
+
+Each connection is served by a thread of its own (`admit`, `follow`); the drain thread calls `gather` and `conclude`, or
+`report`; the agent's loop calls `broke`. Every wait has a deadline that names the nodes that are missing.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from perdure.checkpoint.blame import another_save
+from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL
+from perdure.checkpoint.peer_messages import (
+    Ask,
+    Broke,
+    Copied,
+    Made,
+    Member,
+    PartSaid,
+    PeerMessage,
+    SaveName,
+    StopFirm,
+    StopLook,
+    StopSeen,
+    StopWanted,
+    Undone,
+)
+from perdure.clock import Deadline
+from perdure.errors import AgentLost, PerdureError, ProtocolError, from_wire, to_wire
+from perdure.progress import MARGIN_STEPS
+from perdure.wire import Address, NodeLink, connect_node
+
+__all__ = ["Council", "CouncilHost"]
+
+_KEPT = 64  # saves whose end is remembered, for those that come late
+_SEND_S = 60.0
+_LOOK_S = 8.0  # less than ranks wait for a step to become firm
+_ASK_S = 1.0  # between questions whether what is awaited will ever come
+_FOREVER_S = 3600.0
+
+
+@dataclass(slots=True)
+class _Save:
+    parts: dict[int, PartSaid] = field(default_factory=dict)
+    slot: int | None = None
+    error: PerdureError | None = None
+
+
+class CouncilHost(Protocol):
+    """What a council tells its agent; on any thread."""
+
+    def broken(self, name: SaveName, error: PerdureError) -> None:
+        """A save has failed on another node."""
+        ...
+
+    def asked(self, name: SaveName, step: int) -> None:
+        """Another node waits for this node's part of a save, which may never come."""
+        ...
+
+    def copied(self, name: SaveName, error: PerdureError | None) -> None:
+        """The packs of every node lie on another one too; or why they do not."""
+        ...
+
+    def lost(self, error: AgentLost) -> None:
+        """The council is lost; called once."""
+        ...
+
+    def look(self, proposed: int) -> int:
+        """Write ``proposed`` into the progress page and give the largest step that a rank has published then."""
+        ...
+
+    def firm(self, step: int) -> None:
+        """All ranks stop at ``step``."""
+        ...
+
+
+class Council:
+    """One session, as the agent of node ``node`` of ``nodes`` sees it."""
+
+    def __init__(
+        self,
+        *,
+        session: str,
+        secret: bytes,
+        url: str,
+        node: int,
+        nodes: int,
+        commit_s: float,
+        host: CouncilHost,
+    ) -> None:
+        self.session, self.secret, self.url, self.node, self.nodes, self.commit_s = (
+            session, secret, url, node, nodes, commit_s)  # fmt: skip
+        self._host = host
+        self._seen: dict[int, dict[int, int]] = {}  # proposed step -> node -> the largest step there
+        self._agreeing = False
+        self._copies: dict[SaveName, set[int]] = {}
+        self.partner: Address | None = None
+        """the agent that keeps copies of what this one holds"""
+        self._links: dict[int, NodeLink] = {}  # node -> its link; of those that follow, that of node 0
+        self._sending = threading.Lock()
+        self._changed = threading.Condition()
+        self._saves: dict[SaveName, _Save] = {}
+        self._lost: AgentLost | None = None
+        self._closed = False
+
+    @property
+    def leads(self) -> bool:
+        """Whether this agent commits."""
+        return self.node == 0
+
+    def close(self) -> None:
+        """The agent leaves; those that are connected hear of it."""
+        with self._changed:
+            self._closed = True
+            links = list(self._links.values())
+            self._changed.notify_all()
+        for link in links:
+            link.shutdown()
+
+    # --- meeting -----------------------------------------------------------------------------------------------------
+
+    def meet(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
+        """Connect to node 0, or, as node 0, wait until all others have connected. Raises what prevents it."""
+        self.partner = addresses[partner]
+        if not self.leads:
+            link = connect_node(
+                addresses[0],
+                name=self.session,
+                secret=self.secret,
+                deadline=deadline,
+                type=PeerMessage,
+                max_body_bytes=MAX_MESSAGE_BYTES,
+            )
+            link.send(Member(protocol=PROTOCOL, url=self.url, node=self.node), deadline=deadline)
+            self._links[0] = link
+            threading.Thread(target=self._serve, args=(0, link), name="council", daemon=True).start()
+            return
+        with self._changed:
+            while len(self._links) < self.nodes - 1:
+                missing = sorted(set(range(1, self.nodes)) - self._links.keys())
+                deadline.check(f"the agents of nodes {', '.join(map(str, missing))}")
+                self._changed.wait(min(0.5, deadline.left()))
+
+    def admit(self, member: Member, link: NodeLink) -> None:
+        """Serve the connection of another node's agent, on its thread, until it ends."""
+        fits = self.leads and 0 < member.node < self.nodes and member.url == self.url and member.protocol == PROTOCOL
+        if not fits:
+            raise ProtocolError(f"node {member.node} is no member of this session, or has another release of perdure")
+        with self._changed:
+            if member.node in self._links:
+                raise ProtocolError(f"node {member.node} is a member of this session already")
+            self._links[member.node] = link
+            self._changed.notify_all()
+        self._serve(member.node, link)
+
+    def _serve(self, node: int, link: NodeLink) -> None:
+        try:
+            while True:
+                message, nbytes = link.recv(Deadline.after(_FOREVER_S * 24 * 365, "a message of another node"))
+                if nbytes:
+                    raise ProtocolError("a message of a council has no bytes behind it")
+                self._hear(node, message)
+        except PerdureError as error:
+            self._lose(node, error)
+        finally:
+            link.close()
+
+    def _hear(self, node: int, message: object) -> None:
+        match message:
+            case PartSaid() if self.leads:
+                with self._changed:
+                    save = self._save(message.save)
+                    save.parts[node] = message
+                    told = self._told(message.save, save)
+                    self._changed.notify_all()
+                if told is not None:
+                    self._send(node, told)
+            case Broke() if self.leads:
+                theirs = from_wire(message.error)
+                self.broke(message.save, type(theirs)(f"node {node}: {theirs}", **theirs.facts), heard=True)
+            case Ask():
+                with self._changed:
+                    told = self._told(message.save, self._save(message.save)) if self.leads else None
+                if told is not None:
+                    self._send(node, told)
+                else:
+                    self._host.asked(message.save, message.step)
+            case Copied():
+                why = None if message.error is None else from_wire(message.error)
+                if self.leads:
+                    self._count_copy(node, message.save, why)
+                else:
+                    self._host.copied(message.save, why)
+            case StopWanted() if self.leads:
+                self.stop_wanted()
+            case StopLook() if not self.leads:
+                found = self._host.look(message.proposed)
+                self._send(node, StopSeen(proposed=message.proposed, step=found))
+            case StopSeen() if self.leads:
+                with self._changed:
+                    self._seen.setdefault(message.proposed, {})[node] = message.step
+                    self._changed.notify_all()
+            case StopFirm() if not self.leads:
+                self._host.firm(message.step)
+            case Made():
+                self._end(message.save, slot=message.slot, error=None)
+            case Undone():
+                error = from_wire(message.error)
+                error.facts["final"] = message.final
+                self._end(message.save, slot=None, error=error)
+                self._host.broken(message.save, error)
+            case _:
+                raise ProtocolError(f"node {node} sent a {type(message).__name__}, which is not for this one")
+
+    def _lose(self, node: int, why: PerdureError) -> None:
+        with self._changed:
+            if self._closed or self._lost is not None:
+                return
+            self._lost = AgentLost(f"the agent of node {node} is gone ({why})", node=node)
+            self._changed.notify_all()
+        self._host.lost(self._lost)
+
+    # --- the node that commits ---------------------------------------------------------------------------------------
+
+    def gather(self, name: SaveName, step: int, deadline: Deadline) -> list[PartSaid]:
+        """Wait for the parts of all other nodes, in order; raises what failed on one of them."""
+        ask, missing = Ask(save=name, step=step), list[int]()
+        while True:
+            for node in missing:
+                self._send(node, ask)
+            with self._changed:
+                save = self._save(name)
+                if self._lost is not None:
+                    raise self._lost
+                if save.error is not None:
+                    raise save.error
+                for node, part in save.parts.items():
+                    if part.step != step:
+                        raise another_save(step, part.step, seq=name[1], rank=part.said[0][0] if part.said else node)
+                if len(save.parts) == self.nodes - 1:
+                    return [save.parts[node] for node in sorted(save.parts)]
+                missing = sorted(set(range(1, self.nodes)) - save.parts.keys())
+                deadline.check(", ".join(f"the part of node {node}" for node in missing))
+                if self._changed.wait(min(_ASK_S, deadline.left())):
+                    missing = []  # there is news: look first
+
+    def conclude(self, name: SaveName, *, slot: int | None = None, error: PerdureError | None = None) -> None:
+        """Tell all nodes how the save ended; of an ``error`` the fact ``final`` counts."""
+        self._end(name, slot=slot, error=error)
+        self._tell_all(name)
+
+    # --- the others --------------------------------------------------------------------------------------------------
+
+    def report(self, part: PartSaid, deadline: Deadline) -> int:
+        """Say that this node's part is there, and wait for the slot. Raises what failed."""
+        message: PartSaid | Ask = part
+        while True:
+            self._send(0, message)
+            with self._changed:
+                save = self._save(part.save)
+                if save.slot is not None:
+                    return save.slot
+                if save.error is not None:
+                    raise save.error
+                if self._lost is not None:
+                    raise self._lost
+                deadline.check("the commit of node 0")
+                self._changed.wait(min(_ASK_S, deadline.left()))
+            message = Ask(save=part.save, step=part.step)
+
+    # --- all ---------------------------------------------------------------------------------------------------------
+
+    def broke(self, name: SaveName, error: PerdureError, *, heard: bool = False) -> None:
+        """The save has failed on this node, or another told so: tell all."""
+        if not self.leads:
+            self._send(0, Broke(save=name, error=to_wire(error)))
+            return
+        error.facts.setdefault("final", True)  # this node commits only what has not failed
+        if self._end(name, slot=None, error=error):
+            self._tell_all(name)
+            if heard:
+                self._host.broken(name, error)
+
+    def copied(self, name: SaveName, error: PerdureError | None) -> None:
+        """This node's packs lie on another one too, or could not be brought there."""
+        if self.leads:
+            self._count_copy(0, name, error)
+        else:
+            self._send(0, Copied(save=name, error=None if error is None else to_wire(error)))
+
+    def _count_copy(self, node: int, name: SaveName, error: PerdureError | None) -> None:
+        with self._changed:
+            done = self._copies.setdefault(name, set())
+            done.add(node)
+            while len(self._copies) > _KEPT:
+                del self._copies[next(iter(self._copies))]
+            members = list(self._links)
+            if error is None and len(done) < self.nodes:
+                return
+        told = Copied(save=name, error=None if error is None else to_wire(error))
+        for member in members:
+            self._send(member, told)
+        self._host.copied(name, error)
+
+    # --- where all stop ----------------------------------------------------------------------------------------------
+
+    def stop_wanted(self) -> None:
+        """A rank was asked to stop: agree on a step that lies ahead of all, as `perdure.progress.stop` tells.
+
+        On a thread.
+        """
+        if not self.leads:
+            self._send(0, StopWanted())
+            return
+        with self._changed:
+            if self._agreeing:
+                return
+            self._agreeing = True
+        threading.Thread(target=self._agree, name="stop", daemon=True).start()
+
+    def _agree(self) -> None:
+        try:
+            target = 0
+            while True:
+                steps = self._looks(target, Deadline.after(_LOOK_S, "the steps of all nodes"))
+                if target and max(steps) < target:
+                    break
+                target = max(steps) + MARGIN_STEPS
+            for node in list(self._links):
+                self._send(node, StopFirm(step=target))
+            self._host.firm(target)
+        except PerdureError:  # a node is gone, or slow: whoever still wants to stop asks again
+            self._agreeing = False
+
+    def _looks(self, proposed: int, deadline: Deadline) -> list[int]:
+        """The largest step of each node once all of them have seen ``proposed``."""
+        with self._changed:
+            self._seen.pop(proposed, None)
+            members = list(self._links)
+        for node in members:
+            self._send(node, StopLook(proposed=proposed))
+        own = self._host.look(proposed)
+        with self._changed:
+            while len(found := self._seen.get(proposed, {})) < len(members):
+                if self._lost is not None:
+                    raise self._lost
+                missing = ", ".join(f"node {node}" for node in members if node not in found)
+                deadline.check(missing)
+                self._changed.wait(min(0.5, deadline.left()))
+            return [own, *found.values()]
+
+    def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None) -> bool:
+        with self._changed:
+            save = self._save(name)
+            first = save.slot is None and save.error is None
+            if first:
+                save.slot, save.error = slot, error
+            self._changed.notify_all()
+            return first
+
+    def _save(self, name: SaveName) -> _Save:
+        found = self._saves.setdefault(name, _Save())
+        while len(self._saves) > _KEPT:
+            del self._saves[next(iter(self._saves))]
+        return found
+
+    def _told(self, name: SaveName, save: _Save) -> Made | Undone | None:
+        if save.slot is not None:
+            return Made(save=name, slot=save.slot)
+        if save.error is not None:
+            return Undone(save=name, error=to_wire(save.error), final=bool(save.error.facts.get("final")))
+        return None
+
+    def _tell_all(self, name: SaveName) -> None:
+        with self._changed:
+            told = self._told(name, self._save(name))
+            members = list(self._links)
+        for node in members if told is not None else ():
+            self._send(node, told)
+
+    def _send(self, node: int, message: object) -> None:
+        link = self._links.get(node)
+        if link is None:
+            return
+        with suppress(PerdureError), self._sending:  # the thread that reads from it hears of a loss
+            link.send(message, deadline=Deadline.after(_SEND_S, f"node {node} to read a message"))

@@ -1,0 +1,206 @@
+"""The thread of an agent that makes generations durable, one after another, and prunes what they make superfluous.
+
+On one node the agent writes the one part and commits. Of several nodes each agent writes its part; that of node 0
+commits when the council has gathered all, and the others wait for its word.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from perdure.checkpoint import drain as draining
+from perdure.checkpoint.blame import disagreement
+from perdure.checkpoint.council import Council
+from perdure.checkpoint.peer_messages import PartSaid
+from perdure.checkpoint.unchanged import Stored, recall
+from perdure.checkpoint.vocabulary import Drain, Drained, Generation
+from perdure.clock import Deadline
+from perdure.errors import PerdureError, Superseded, from_wire, to_wire
+from perdure.state.index import RankIndex
+from perdure.store import Run, Store
+from perdure.upkeep.keep import parse
+from perdure.upkeep.retention import Retention
+
+__all__ = ["Drainer", "Host"]
+
+
+class Host(Protocol):
+    """What the drainer needs of its agent; called on the drainer's thread."""
+
+    def packs(self, generation: Generation) -> Sequence[tuple[RankIndex, memoryview]]:
+        """The sealed packs of a generation."""
+        ...
+
+    def council(self, generation: Generation) -> Council | None:
+        """The nodes that make it durable together; None if this node does so alone."""
+        ...
+
+    def may_prune(self, generation: Generation) -> bool:
+        """Whether nobody else is about to go on from some step."""
+        ...
+
+    def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
+        """A drain has ended."""
+        ...
+
+    def notify(self, generation: Generation, text: str) -> None:
+        """Tell the ranks of a generation what a person should know."""
+        ...
+
+
+class Drainer:
+    """Takes orders from the agent's loop; one thread carries them out."""
+
+    def __init__(self, store: Store, *, url: str, host: Host) -> None:
+        self._store, self._url, self._host = store, url, host
+        self._orders: queue.SimpleQueue[tuple[Drain, int] | None] = queue.SimpleQueue()
+        self._count = 0
+        self._stored: Stored | None = None
+        self._retention = Retention()
+        self._thread = threading.Thread(target=self._work, name="drain", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def submit(self, order: Drain) -> None:
+        """Drain a generation after those before it."""
+        self._count += 1
+        self._orders.put((order, self._count))
+
+    def end(self, *, within_s: float) -> None:
+        """No order comes any more; wait a little for what is done now."""
+        self._orders.put(None)
+        self._thread.join(within_s)
+
+    def _work(self) -> None:
+        while (ordered := self._orders.get()) is not None:
+            order, seq = ordered
+            generation = order.generation
+            result: Drained | PerdureError
+            began = time.monotonic()
+            try:
+                slot, raw, stored = self._drain(order, seq)
+                result = Drained(slot, raw, stored, time.monotonic() - began)
+            except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
+                result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
+            self._host.drained(generation, result)
+            if not isinstance(result, PerdureError) and generation.lead.keep:
+                self._retain(generation)
+
+    def _drain(self, action: Drain, seq: int) -> tuple[int, int, int]:
+        generation = action.generation
+        council = self._host.council(generation)
+        if council is not None:
+            return self._drain_together(action, seq, council)
+        run, order = self._begin(action, seq)
+        part = self._write(run, order, generation, "node0")
+        made = draining.commit(run, order, [part.ref])
+        self._stored = part.stored(made.slot)
+        return made.slot, _raw_nbytes(generation), part.nbytes
+
+    def _drain_together(self, action: Drain, seq: int, council: Council) -> tuple[int, int, int]:
+        """Write this node's part; then gather and commit, or wait for the commit."""
+        generation, part = action.generation, None
+        try:
+            run, order = self._begin(action, seq)
+            part = self._write(run, order, generation, f"node{council.node}")
+            mine = PartSaid(
+                save=generation.name,
+                step=generation.step,
+                ref=part.ref,
+                said=tuple((each.index.rank, each.said) for _, each in sorted(generation.staged.items())),
+                raw_nbytes=_raw_nbytes(generation),
+                stored_nbytes=part.nbytes,
+            )
+            parts = [mine, *self._gathered(order, council, mine)] if council.leads else []
+        except Exception as error:  # no commit was tried: what was written for it is of no use
+            known = from_wire(to_wire(error))
+            known.facts["final"] = True
+            if council.leads:
+                council.conclude(generation.name, error=known)
+            else:
+                council.broke(generation.name, known)
+            if part is not None:
+                draining.withdraw(run, part.ref)
+            raise known from error
+        if not council.leads:
+            return self._follow(run, council, part, mine)
+        try:
+            made = draining.commit(run, order, [each.ref for each in parts])
+        except PerdureError as error:  # it may have been made all the same
+            council.conclude(generation.name, error=error)
+            raise
+        council.conclude(generation.name, slot=made.slot)
+        self._stored = part.stored(made.slot)
+        return made.slot, sum(each.raw_nbytes for each in parts), sum(each.stored_nbytes for each in parts)
+
+    def _gathered(self, order: draining.Order, council: Council, mine: PartSaid) -> list[PartSaid]:
+        """The parts of the other nodes, once all are there and agree."""
+        deadline = Deadline.after(council.commit_s, f"step {order.step} to be written by all nodes")
+        parts = council.gather(mine.save, order.step, deadline)
+        differs = disagreement(order.step, [pair for each in (mine, *parts) for pair in each.said])
+        if differs is not None:
+            raise differs
+        return parts
+
+    def _follow(self, run: Run, council: Council, part: draining.WrittenPart, mine: PartSaid) -> tuple[int, int, int]:
+        deadline = Deadline.after(council.commit_s, f"step {mine.step} to be committed by node 0")
+        try:
+            slot = council.report(mine, deadline)
+        except PerdureError as error:
+            if error.facts.get("final"):
+                draining.withdraw(run, part.ref)
+            raise
+        self._stored = part.stored(slot)
+        return slot, mine.raw_nbytes, mine.stored_nbytes
+
+    def _begin(self, action: Drain, seq: int) -> tuple[Run, draining.Order]:
+        generation, lead = action.generation, action.generation.lead
+        run = Run.open(self._store, create=not generation.run)
+        if generation.run and run.marker.run != generation.run:
+            raise Superseded(
+                f"another run lies in {self._url} than the one that is trained: this writer must stop",
+                epoch=generation.epoch,
+                newer=None,
+            )
+        self._stored = self._stored or recall(run, action.base)
+        order = draining.Order(
+            epoch=generation.epoch,
+            step=generation.step,
+            seq=seq,
+            base=action.base,
+            meta=lead.meta,
+            metric=lead.metric,
+            pinned=lead.pinned,
+            session=generation.session,
+            save=generation.seq,
+            claim=generation.claim,
+        )
+        return run, order
+
+    def _write(self, run: Run, order: draining.Order, generation: Generation, writer: str) -> draining.WrittenPart:
+        packs = self._host.packs(generation)
+        return draining.write_part(run, order, writer=writer, packs=packs, stored=self._stored)
+
+    def _retain(self, generation: Generation) -> None:
+        """After a commit, prune by the rules that came with it; what goes wrong is told, and no save fails by it.
+
+        Not while another session is here: it may be about to go on from any step. Its own first commit comes soon.
+        """
+        if not self._host.may_prune(generation):
+            return
+        try:
+            told = self._retention.keep(Run.open(self._store, create=False), parse(generation.lead.keep))
+        except Exception as error:  # a bug too
+            told = f"older steps could not be pruned ({error}); the next save tries again"
+        if told is not None:
+            self._host.notify(generation, told)
+
+
+def _raw_nbytes(generation: Generation) -> int:
+    return sum(staged.raw_nbytes for staged in generation.staged.values())

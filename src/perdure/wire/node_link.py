@@ -1,0 +1,259 @@
+"""A link between nodes: framed messages over TCP that both ends authenticate with a secret of the job.
+
+Theory. Whoever may connect knows a *secret* that the job's ranks have agreed on, under a *name* (their session). Client
+and server each send 32 random bytes; from those, the name and the secret each direction gets a key of its own (HMAC-
+SHA256), and every frame carries 16 bytes of HMAC-SHA256 over its number in its direction and all its bytes. So a frame
+that was forged, altered, left out, repeated or taken from another connection or direction is refused, and neither end
+believes the other before its first frame. Nothing is encrypted.
+
+On the wire: the client's greeting is ``b"PDN0"``, the length of the name (u8), the name and its nonce; the server
+answers with its nonce. A frame is u32 bytes of JSON, u64 bytes of *bulk* that follow it, the HMAC, and the JSON; then
+the bulk. Bulk is bare: an authenticated message of the caller's says what its digests must be, and the caller compares
+them.
+
+Blocking, under deadlines. One thread may send while another receives; `shutdown` may come from any.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hmac
+import os
+import select
+import socket
+import struct
+from collections.abc import Callable
+from types import TracebackType
+from typing import Any, Final, Self
+
+from perdure.clock import Deadline
+from perdure.errors import CallError, DeadlineExceeded, LinkLost, ProtocolError
+from perdure.wire.frames import MAX_BODY_BYTES, decode_body, json_of
+
+__all__ = ["Address", "NodeLink", "accept_node", "connect_node", "listen_node", "own_address"]
+
+Address = tuple[str, int]
+
+_GREETING: Final = b"PDN0"
+_NONCE_BYTES: Final = 32
+_MAC_BYTES: Final = 16
+_HEADER: Final = struct.Struct(f"<IQ{_MAC_BYTES}s")
+_COUNTED: Final = struct.Struct("<QIQ")
+_BACKLOG: Final = 256
+_RETRY_S: Final = 0.05
+_BUFFER_BYTES: Final = 4 << 20
+_MAX_BULK_BYTES: Final = 1 << 46
+
+
+class NodeLink:
+    """One authenticated connection; made by `connect_node` and `accept_node`. Messages are decoded to ``type``.
+
+    Every method raises `LinkLost` if the peer is gone, `DeadlineExceeded`, or `ProtocolError` if it does not know the
+    secret or breaks the rules; after any of them the link is of no more use.
+    """
+
+    def __init__(
+        self, sock: socket.socket, *, name: str, send_key: bytes, recv_key: bytes, type: Any, max_body_bytes: int
+    ) -> None:
+        self.name = name
+        """what the secret is called: the session of whoever connected"""
+        self._sock = sock
+        self._send_key, self._recv_key = send_key, recv_key
+        self._type, self._max_body_bytes = type, max_body_bytes
+        self._n_sent = self._n_received = 0
+
+    def send(self, message: Any, bulk: memoryview | None = None, *, deadline: Deadline) -> None:
+        """Send ``message`` and after it the bytes of ``bulk``."""
+        body = json_of(message, max_body_bytes=self._max_body_bytes)
+        nbytes = 0 if bulk is None else bulk.nbytes
+        mac = _mac(self._send_key, self._n_sent, nbytes, body)
+        self._n_sent += 1
+        _send_all(self._sock, memoryview(_HEADER.pack(len(body), nbytes, mac) + body), deadline)
+        if bulk is not None:
+            _send_all(self._sock, bulk.cast("B"), deadline)
+
+    def recv(self, deadline: Deadline) -> tuple[Any, int]:
+        """Wait for a message; return it and how many bytes of bulk follow, which `recv_bulk` must take next."""
+        n_body, nbytes, mac = _HEADER.unpack(_recv_exactly(self._sock, _HEADER.size, deadline))
+        if n_body > self._max_body_bytes or nbytes > _MAX_BULK_BYTES:
+            raise ProtocolError(f"a peer announced a message of {n_body} bytes; the bound is {self._max_body_bytes}")
+        body = _recv_exactly(self._sock, n_body, deadline)
+        if not hmac.compare_digest(mac, _mac(self._recv_key, self._n_received, nbytes, body)):
+            raise ProtocolError(
+                "a message between nodes is not from whom it claims to be: it does not know the job's secret"
+            )
+        self._n_received += 1
+        return decode_body(body, type=self._type), nbytes
+
+    def recv_bulk(self, into: memoryview, deadline: Deadline) -> None:
+        """Fill ``into``, of exactly the bytes that `recv` announced."""
+        _recv_into(self._sock, into.cast("B"), deadline)
+
+    def shutdown(self) -> None:
+        """End both directions; whoever waits gets `LinkLost`."""
+        with contextlib.suppress(OSError):  # the peer was faster
+            self._sock.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Close the socket; twice is fine."""
+        self._sock.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def listen_node(host: str) -> socket.socket:
+    """A listening socket at ``host``, at a port that the kernel chooses; `LinkLost` if it is not this node's."""
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        sock = socket.socket(family, kind, proto)
+    except OSError as error:
+        raise LinkLost(f"cannot listen at {host}: {error}") from error
+    try:
+        sock.bind(address)
+        sock.listen(_BACKLOG)
+    except OSError as error:
+        sock.close()
+        raise LinkLost(f"cannot listen at {host}: {error}") from error
+    return sock
+
+
+def accept_node(
+    sock: socket.socket,
+    secret_of: Callable[[str], bytes | None],
+    *,
+    deadline: Deadline,
+    type: Any = dict[str, Any],
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> NodeLink:
+    """The link on ``sock``, which a listener has just accepted and which the link owns from now on.
+
+    ``secret_of`` gives the secret of a name, None if there is no such: then the peer is refused. That the peer knows
+    the secret is proved by its first message.
+    """
+    try:
+        _prepare(sock)
+        if _recv_exactly(sock, len(_GREETING), deadline) != _GREETING:
+            raise ProtocolError("a peer does not speak this protocol between nodes")
+        n_name = _recv_exactly(sock, 1, deadline)[0]
+        name = _recv_exactly(sock, n_name, deadline).decode("utf-8", "replace")
+        theirs = _recv_exactly(sock, _NONCE_BYTES, deadline)
+        secret = secret_of(name)
+        if secret is None:
+            raise ProtocolError(f"a peer belongs to a session that is not known here: {name[:64]!r}")
+        mine = os.urandom(_NONCE_BYTES)
+        _send_all(sock, memoryview(mine), deadline)
+        client, server = _keys(secret, name, theirs, mine)
+        return NodeLink(sock, name=name, send_key=server, recv_key=client, type=type, max_body_bytes=max_body_bytes)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def connect_node(
+    address: Address,
+    *,
+    name: str,
+    secret: bytes,
+    deadline: Deadline,
+    type: Any = dict[str, Any],
+    max_body_bytes: int = MAX_BODY_BYTES,
+) -> NodeLink:
+    """A link to whoever listens at ``address``, as a member of session ``name``; tries again until the deadline."""
+    while True:
+        try:
+            sock = socket.create_connection(address, timeout=max(deadline.left(), _RETRY_S))
+            break
+        except OSError as error:
+            if deadline.passed():
+                raise LinkLost(
+                    f"cannot reach the node at {address[0]}:{address[1]} ({error}), for {deadline.what}"
+                ) from error
+            deadline.clock.sleep(min(_RETRY_S, deadline.left()))
+    try:
+        _prepare(sock)
+        encoded, mine = name.encode(), os.urandom(_NONCE_BYTES)
+        if len(encoded) > 255:
+            raise CallError("the name of a session has at most 255 bytes")
+        _send_all(sock, memoryview(_GREETING + bytes((len(encoded),)) + encoded + mine), deadline)
+        theirs = _recv_exactly(sock, _NONCE_BYTES, deadline)
+        client, server = _keys(secret, name, mine, theirs)
+        return NodeLink(sock, name=name, send_key=client, recv_key=server, type=type, max_body_bytes=max_body_bytes)
+    except BaseException:
+        sock.close()
+        raise
+
+
+def own_address(towards: str | None) -> str:
+    """The address by which other nodes reach this one: that from which it would send to the host ``towards``."""
+    if towards is None:
+        return "127.0.0.1"
+    try:
+        family, kind, proto, _, address = socket.getaddrinfo(towards, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, kind, proto) as probe:
+            probe.connect(address)  # sends nothing
+            return str(probe.getsockname()[0])
+    except OSError as error:
+        raise LinkLost(f"no way to {towards}, which the launcher named as the job's first node: {error}") from error
+
+
+def _keys(secret: bytes, name: str, client: bytes, server: bytes) -> tuple[bytes, bytes]:
+    salt = client + server + name.encode()
+    return hmac.digest(secret, b"client" + salt, "sha256"), hmac.digest(secret, b"server" + salt, "sha256")
+
+
+def _mac(key: bytes, number: int, n_bulk: int, body: bytes) -> bytes:
+    return hmac.digest(key, _COUNTED.pack(number, len(body), n_bulk) + body, "sha256")[:_MAC_BYTES]
+
+
+def _prepare(sock: socket.socket) -> None:
+    sock.setblocking(False)
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
+        sock.setsockopt(socket.IPPROTO_TCP, option, seconds)  # a node that lost its power shows within half a minute
+
+
+def _send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None:
+    while data.nbytes:
+        try:
+            data = data[sock.send(data, socket.MSG_NOSIGNAL) :]
+        except BlockingIOError:
+            _await(sock, select.POLLOUT, deadline)
+        except OSError as error:
+            raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
+
+
+def _recv_exactly(sock: socket.socket, nbytes: int, deadline: Deadline) -> bytes:
+    data = bytearray()
+    while len(data) < nbytes:  # grows with what comes, whatever was announced
+        part = bytearray(min(nbytes - len(data), _BUFFER_BYTES))
+        _recv_into(sock, memoryview(part), deadline)
+        data += part
+    return bytes(data)
+
+
+def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> None:
+    while into.nbytes:
+        try:
+            n = sock.recv_into(into)
+        except BlockingIOError:
+            _await(sock, select.POLLIN, deadline)
+            continue
+        except OSError as error:
+            raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
+        if n == 0:
+            raise LinkLost("a node closed the connection")
+        into = into[n:]
+
+
+def _await(sock: socket.socket, what: int, deadline: Deadline) -> None:
+    poller = select.poll()
+    poller.register(sock, what)
+    if not poller.poll(min(deadline.left(), 3600.0) * 1000) and deadline.passed():
+        raise DeadlineExceeded(f"gave up waiting for {deadline.what}", what=deadline.what, missing="")

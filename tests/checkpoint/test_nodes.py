@@ -1,0 +1,148 @@
+"""Ranks of several nodes, each with an agent of its own: one commit, and no failure that another node waits for."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from conftest import Place, Ranks
+
+STEPS = ("--steps", "12", "--every", "3")
+AB = ("a", "b")
+Digests = Mapping[tuple[int, int], str]
+
+
+def test_two_nodes_make_one_commit(place: Place, undisturbed: Digests) -> None:
+    ranks = place.train(*STEPS, nodes=AB)
+    assert ranks.digests().items() <= undisturbed.items(), ranks.text()
+    assert len(place.agent_pids()) == 2
+    assert place.agent_pids("a") != place.agent_pids("b")
+    assert place.steps() == [3, 6, 9, 12]
+    assert [len(commit.parts) for commit in place.commits()] == [2] * 4
+    again = place.train("--steps", "15", "--every", "3", nodes=AB)
+    assert again.began_at() == [12, 12]
+    assert again.digests().items() <= undisturbed.items()
+    alone = place.train("--steps", "18", "--every", "3", world=1)
+    assert alone.began_at() == [15]
+
+
+@pytest.mark.parametrize("node", ["a", "b"], ids=["the one that commits", "one that follows"])
+def test_an_agent_that_dies_costs_no_step_on_any_node(place: Place, undisturbed: Digests, node: str) -> None:
+    ranks = place.start(*STEPS, "--hold", f"4:{place.folder}/on", nodes=AB)
+    ranks.await_line("^perdure.*committed step 3")
+    place.kill_agent(node)
+    ranks.await_line("lost (the )?agent", ranks=(0, 1))
+    (place.folder / "on").touch()
+    assert ranks.wait() == [0, 0], ranks.text()
+    assert ranks.digests().items() <= undisturbed.items(), ranks.text()
+    assert place.steps() == [3, 6, 9, 12]
+
+
+@pytest.mark.parametrize(
+    ("node", "rule"),
+    [
+        ("b", {"verb": "create", "match": "parts/*000000000006-*", "do": "die before"}),
+        ("b", {"verb": "create", "match": "parts/*000000000006-*", "do": "die after"}),
+        ("a", {"verb": "create", "match": "slots/*", "nth": 2, "do": "die before"}),
+        ("a", {"verb": "create", "match": "slots/*", "nth": 2, "do": "die after"}),
+    ],
+    ids=["before its part", "after its part", "before the commit", "after the commit"],
+)
+def test_a_step_is_committed_once_wherever_an_agent_dies(
+    place: Place, undisturbed: Digests, node: str, rule: dict[str, Any]
+) -> None:
+    place.start_agent(rule, node=node)
+    ranks = place.train(*STEPS, nodes=AB)
+    assert ranks.digests().items() <= undisturbed.items(), ranks.text()
+    assert not [said for rank in (0, 1) for said in ranks.said(rank) if "could not save" in said], ranks.text()
+    assert place.steps() == [3, 6, 9, 12]
+    assert place.slots() == 4
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_rank_killed_in_the_copy_leaves_the_step_before_it(place: Place, undisturbed: Digests, victim: int) -> None:
+    ranks = place.start(*STEPS, "--fault", "copy@6", "--fault-rank", str(victim), nodes=AB)
+    assert ranks.wait_for([victim]) == [-signal.SIGKILL], ranks.text()
+    ranks.kill_all()
+    again = place.train(*STEPS, nodes=AB)
+    assert again.began_at() == [3, 3]
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert place.steps() == [3, 6, 9, 12]
+
+
+def test_a_step_that_is_in_memory_alone_comes_back_from_the_memory_of_all_nodes(
+    place: Place, undisturbed: Digests
+) -> None:
+    place.start_agent({"verb": "put", "match": "packs/*000000000006-*", "do": "hold"}, node="b")
+    ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/on", nodes=AB)
+    place.await_file("held")
+    ranks.await_line("saved step 6 to memory")
+    ranks.await_line("D 7", ranks=(0, 1))
+    ranks.kill_all()
+    again = place.start(*STEPS, nodes=AB)
+    again.await_line("^R 6", ranks=(0, 1))
+    (place.folder / "go").touch()
+    assert again.wait() == [0, 0], again.text()
+    assert again.began_at() == [6, 6]
+    assert "from memory" in again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert place.steps() == [3, 6, 9, 12]
+
+
+def test_what_another_node_holds_is_read_from_its_memory(place: Place, undisturbed: Digests) -> None:
+    """The ranks have changed their nodes: none finds what it saved with its own agent."""
+    ranks = place.train("--steps", "6", "--every", "3", nodes=AB)
+    for pack in place.run_dir.glob("packs/*/*"):
+        pack.unlink()  # so that only memory has it
+    again = place.train(*STEPS, nodes=("b", "a"))
+    assert again.began_at() == [6, 6], again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert ranks.digests().items() <= undisturbed.items()
+
+
+def lose(place: Place, node: str, ranks: Ranks) -> None:
+    """A whole node is gone, with its agent and all its memory; then the launcher stops the others."""
+    place.kill_agent(node)
+    ranks.kill_all()
+
+
+@pytest.mark.parametrize("lost", ["a", "b"])
+def test_a_node_that_is_lost_comes_back_from_the_memory_of_its_partner(
+    place: Place, undisturbed: Digests, lost: str
+) -> None:
+    ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/on", "--print-peer", nodes=AB)
+    ranks.await_line("^P 6", ranks=(0, 1))
+    ranks.await_line("committed step 6")
+    lose(place, lost, ranks)
+    for pack in place.run_dir.glob("packs/*/*"):
+        pack.unlink()  # so that only memory has it
+    again = place.train(*STEPS, nodes=("c", "b") if lost == "a" else ("a", "c"))
+    assert again.began_at() == [6, 6], again.text()
+    assert ("from peer" in again.text()) is (lost == "a"), again.text()  # rank 0 speaks of what it read itself
+    assert again.digests().items() <= undisturbed.items(), again.text()
+
+
+def test_a_step_in_memory_alone_outlives_the_node_that_saved_it(place: Place, undisturbed: Digests) -> None:
+    place.start_agent({"verb": "put", "match": "packs/*000000000006-*", "do": "hold"}, node="b")
+    ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/on", "--print-peer", nodes=AB)
+    ranks.await_line("^P 6", ranks=(0, 1))
+    lose(place, "b", ranks)
+    again = place.train(*STEPS, nodes=("a", "c"))
+    assert again.began_at() == [6, 6], again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert place.steps()[-1] == 12
+
+
+@pytest.mark.parametrize("asked", [0, 1])
+def test_one_rank_that_is_asked_to_stop_stops_all_nodes_at_one_saved_step(
+    place: Place, undisturbed: Digests, asked: int
+) -> None:
+    ranks = place.start("--steps", "500", "--every", "100", "--step-s", "0.05", nodes=AB)
+    ranks.await_line("^D 4 ", ranks=(0, 1))
+    ranks.kill(asked, signal.SIGTERM)
+    assert ranks.wait() == [128 + signal.SIGTERM if rank == asked else 143 for rank in (0, 1)], ranks.text()
+    steps = {max(step for rank, step in ranks.digests() if rank == each) for each in (0, 1)}
+    assert len(steps) == 1
+    assert place.steps() == list(steps)

@@ -1,0 +1,173 @@
+"""Links between nodes: only who knows the secret is believed, whatever is done to the bytes on the way."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+
+import pytest
+
+from perdure.clock import Deadline
+from perdure.errors import DeadlineExceeded, LinkLost, PerdureError, ProtocolError
+from perdure.wire import NodeLink, accept_node, connect_node, listen_node, own_address
+
+SECRET = b"s" * 32
+
+
+def soon(seconds: float = 10.0) -> Deadline:
+    return Deadline.after(seconds, "a test")
+
+
+@contextmanager
+def server(
+    work: Callable[[NodeLink], None], secret: bytes = SECRET
+) -> Iterator[tuple[tuple[str, int], list[PerdureError]]]:
+    """Serve one connection on a thread; the errors that it ended with."""
+    listener, errors = listen_node("127.0.0.1"), list[PerdureError]()
+
+    def serve() -> None:
+        try:
+            with accept_node(listener.accept()[0], {"job": secret}.get, deadline=soon()) as link:
+                work(link)
+        except PerdureError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=serve)
+    thread.start()
+    try:
+        yield listener.getsockname(), errors
+    finally:
+        listener.close()
+        thread.join(20)
+        assert not thread.is_alive()
+
+
+def echo(link: NodeLink) -> None:
+    message, nbytes = link.recv(soon())
+    room = memoryview(bytearray(nbytes))
+    link.recv_bulk(room, soon())
+    link.send(message, room, deadline=soon())
+
+
+def test_messages_and_bulk_come_as_they_were_sent() -> None:
+    bulk = memoryview(os.urandom(9_000_001))
+    with server(echo) as (address, errors), connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+        link.send({"n": 1}, bulk, deadline=soon())
+        message, nbytes = link.recv(soon())
+        back = memoryview(bytearray(nbytes))
+        link.recv_bulk(back, soon())
+        assert (message, back) == ({"n": 1}, bulk)
+    assert not errors
+
+
+def test_another_secret_is_refused_at_the_first_message() -> None:
+    with server(echo) as (address, errors):
+        with connect_node(address, name="job", secret=b"x" * 32, deadline=soon()) as link:
+            link.send({"n": 1}, deadline=soon())
+            with pytest.raises(LinkLost):
+                link.recv(soon())
+    assert [type(each) for each in errors] == [ProtocolError]
+    assert "secret" in str(errors[0])
+
+
+def test_an_impostor_of_the_server_is_not_believed() -> None:
+    with (
+        server(echo, secret=b"x" * 32) as (address, _),
+        connect_node(address, name="job", secret=SECRET, deadline=soon()) as link,
+    ):
+        link.send({"n": 1}, deadline=soon())
+        with pytest.raises((ProtocolError, LinkLost)):
+            link.recv(soon())
+
+
+def test_a_session_that_is_not_known_is_refused() -> None:
+    with server(echo) as (address, errors):
+        with pytest.raises(LinkLost):
+            connect_node(address, name="other", secret=SECRET, deadline=soon())
+    assert "other" in str(errors[0])
+
+
+@pytest.mark.parametrize("at", [0, 4, 12, 30, -1])
+def test_an_altered_byte_of_a_message_is_refused(at: int) -> None:
+    """A man in the middle who flips one bit of the client's first frame."""
+    with server(echo) as (address, errors):
+        front = socket.create_server(("127.0.0.1", 0))
+
+        def relay() -> None:
+            near, _ = front.accept()
+            with near, socket.create_connection(address) as far:
+                far.sendall(near.recv(4 + 1 + 3 + 32, socket.MSG_WAITALL))
+                near.sendall(far.recv(32, socket.MSG_WAITALL))
+                frame = bytearray(near.recv(4096))
+                frame[at] ^= 1
+                with suppress(OSError):  # refused at once
+                    far.sendall(frame)
+                    far.shutdown(socket.SHUT_WR)
+                    far.recv(4096)
+
+        thread = threading.Thread(target=relay)
+        thread.start()
+        with connect_node(front.getsockname(), name="job", secret=SECRET, deadline=soon()) as link:
+            link.send({"n": "a message"}, deadline=soon())
+            with pytest.raises(LinkLost):
+                link.recv(soon())
+        thread.join(20)
+        front.close()
+    assert [type(each) for each in errors] in ([ProtocolError], [LinkLost])
+
+
+def test_a_repeated_message_is_refused() -> None:
+    def twice(link: NodeLink) -> None:
+        link.recv(soon())
+        link.recv(soon())
+
+    with server(twice) as (address, errors):
+        with connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+            link.send({"n": 1}, deadline=soon())
+            link._n_sent = 0  # as one would who has recorded it
+            link.send({"n": 1}, deadline=soon())
+            with pytest.raises(LinkLost):
+                link.recv(soon())
+    assert [type(each) for each in errors] == [ProtocolError]
+
+
+def test_what_is_announced_is_bounded() -> None:
+    with server(echo) as (address, errors):
+        with socket.create_connection(address) as raw:
+            raw.sendall(b"PDN0\x03job" + b"n" * 32)
+            raw.recv(32, socket.MSG_WAITALL)
+            raw.sendall(b"\xff" * 28)
+            with suppress(ConnectionError):
+                assert raw.recv(1) == b""
+    assert "bound" in str(errors[0])
+
+
+@pytest.mark.parametrize(
+    "garbage", [b"", b"GET / HTTP/1.1\r\n\r\n", b"PDN0\xff", bytes(range(64))], ids=["none", "http", "cut", "bytes"]
+)
+def test_garbage_costs_the_connection_and_nothing_else(garbage: bytes) -> None:
+    with server(echo) as (address, errors):
+        with socket.create_connection(address) as raw:
+            with suppress(ConnectionError):  # closed with bytes unread
+                raw.sendall(garbage)
+                raw.shutdown(socket.SHUT_WR)
+                raw.recv(64)
+    assert len(errors) == 1
+
+
+def test_waits_have_deadlines() -> None:
+    with server(echo) as (address, _):
+        with connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+            with pytest.raises(DeadlineExceeded):
+                link.recv(soon(0.05))
+    with pytest.raises(LinkLost, match="cannot reach"):
+        connect_node(address, name="job", secret=SECRET, deadline=soon(0.1))
+
+
+def test_the_address_towards_a_host() -> None:
+    assert own_address(None) == own_address("127.0.0.1") == "127.0.0.1"
+    with pytest.raises(LinkLost):
+        own_address("no-such-host.invalid")
