@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
-SHARED = ("cluster", "mask", "planes", "planes_decode", "planes_plan", "planes_split", "rans_bytes", "rans_model", "rans_scalar",
-          "simd", "ulp", "fuzz/decoders", "fuzz/tile_parts")  # fmt: skip
+SHARED = ("cluster", "mask", "planes", "planes_decode", "planes_plan", "planes_split", "rans_bytes", "rans_model",
+          "rans_scalar", "simd", "ulp", "fuzz/decoders", "fuzz/tile_parts")  # fmt: skip
 X86 = ("cluster_*", "codec_levels_x86", "simd_x86", "mask_*", "planes_split_*", "rans_*_avx2", "rans_*_avx512")
 PORTABLE = ("codec_levels_portable", "simd_portable")
 FLAGS = ("-std=gnu++20", "-O1", "-g1", "-fsanitize=address,undefined", "-fno-sanitize-recover=all", "-w", "-pthread")
