@@ -84,7 +84,7 @@ constexpr bool needs_base(Change change) { return change == Change::distance || 
 constexpr std::size_t kPiece = 2048;
 
 template <class Word, Change kChange, bool kFloats>
-PERDURE_LOOP void split_all(const u8* x, const u8* base, std::size_t n, u8* to, std::size_t stride) {
+PERDURE_LOOP void split_all(const u8* x, const u8* base, std::size_t n, u8* const* to) {
     alignas(64) Word words[kPiece];
     for (std::size_t start = 0; start < n; start += kPiece) {
         const std::size_t size = n - start < kPiece ? n - start : kPiece;
@@ -95,7 +95,7 @@ PERDURE_LOOP void split_all(const u8* x, const u8* base, std::size_t n, u8* to, 
             words[i] = changed<Word, kChange, kFloats>(now, before);
         }
         for (std::size_t plane = 0; plane < sizeof(Word); ++plane) {
-            u8* at = to + stride * plane + start;
+            u8* at = to[plane] + start;
             const unsigned shift = static_cast<unsigned>(8 * (sizeof(Word) - 1 - plane));
             for (std::size_t i = 0; i < size; ++i) at[i] = static_cast<u8>(words[i] >> shift);
         }
@@ -128,15 +128,15 @@ PERDURE_LOOP void join_all(const u8* const* planes, const u8* base, std::size_t 
 }
 
 template <class Word>
-PERDURE_LOOP void split_word(bool floats, Change change, const u8* x, const u8* base, std::size_t n, u8* to, std::size_t stride) {
+PERDURE_LOOP void split_word(bool floats, Change change, const u8* x, const u8* base, std::size_t n, u8* const* to) {
     switch (change) {
-        case Change::none: return split_all<Word, Change::none, false>(x, base, n, to, stride);
-        case Change::turned: return split_all<Word, Change::turned, false>(x, base, n, to, stride);
-        case Change::xored: return split_all<Word, Change::xored, false>(x, base, n, to, stride);
+        case Change::none: return split_all<Word, Change::none, false>(x, base, n, to);
+        case Change::turned: return split_all<Word, Change::turned, false>(x, base, n, to);
+        case Change::xored: return split_all<Word, Change::xored, false>(x, base, n, to);
         case Change::distance: break;
     }
-    if (floats) return split_all<Word, Change::distance, true>(x, base, n, to, stride);
-    split_all<Word, Change::distance, false>(x, base, n, to, stride);
+    if (floats) return split_all<Word, Change::distance, true>(x, base, n, to);
+    split_all<Word, Change::distance, false>(x, base, n, to);
 }
 
 template <class Word>
@@ -151,13 +151,13 @@ PERDURE_LOOP void join_word(bool floats, Change change, const u8* const* planes,
     join_all<Word, Change::distance, false>(planes, base, n, out);
 }
 
-PERDURE_LOOP void split_any(unsigned width, bool floats, Change change, const u8* x, const u8* base, std::size_t n, u8* to,
-                            std::size_t stride) {
+PERDURE_LOOP void split_any(unsigned width, bool floats, Change change, const u8* x, const u8* base, std::size_t n,
+                            u8* const* to) {
     switch (width) {
-        case 1: return split_word<std::uint8_t>(floats, change, x, base, n, to, stride);
-        case 2: return split_word<std::uint16_t>(floats, change, x, base, n, to, stride);
-        case 4: return split_word<std::uint32_t>(floats, change, x, base, n, to, stride);
-        default: return split_word<std::uint64_t>(floats, change, x, base, n, to, stride);
+        case 1: return split_word<std::uint8_t>(floats, change, x, base, n, to);
+        case 2: return split_word<std::uint16_t>(floats, change, x, base, n, to);
+        case 4: return split_word<std::uint32_t>(floats, change, x, base, n, to);
+        default: return split_word<std::uint64_t>(floats, change, x, base, n, to);
     }
 }
 

@@ -5,9 +5,9 @@ namespace perdure::planes {
 
 namespace {
 
-void split(unsigned width, bool floats, Change change, const u8* x, const u8* base, std::size_t n, u8* to,
-           std::size_t stride) {
-    split_any(width, floats, change, x, base, n, to, stride);
+void split(unsigned width, bool floats, Change change, const u8* x, const u8* base, std::size_t n,
+           u8* const* to) {
+    split_any(width, floats, change, x, base, n, to);
 }
 
 void join(unsigned width, bool floats, Change change, const u8* const* planes, const u8* base, std::size_t n, u8* out) {

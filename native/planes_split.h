@@ -15,11 +15,11 @@ enum class Change : std::uint8_t {
     xored = 3,     // with the base, then turned
 };
 
-// One version for each `Simd` level: the same loops (planes_loops.h), made into other instructions by the compiler.
+// One version for each `Simd` level: the portable loops (planes_loops.h), and vectors (planes_vectors.h) for 2 and 4 bytes.
 struct Splitter {
-    // Planes of `n` elements at `to + stride * plane`; `base` is read where the change needs it.
+    // Planes of `n` elements, each to its address; `base` is read where the change needs it.
     void (*split)(unsigned width, bool floats, Change change, const std::uint8_t* x, const std::uint8_t* base, std::size_t n,
-                  std::uint8_t* to, std::size_t stride);
+                  std::uint8_t* const* to);
     // The elements again, from one address a plane.
     void (*join)(unsigned width, bool floats, Change change, const std::uint8_t* const* planes, const std::uint8_t* base,
                  std::size_t n, std::uint8_t* out);

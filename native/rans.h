@@ -80,22 +80,29 @@ struct Ranges {
 // needs no memory and what comes before and after it needs nothing else, so this lets the two overlap. May reach past the end of
 // what is there: to ask never faults.
 struct Ahead {
-    const u8* read[2] = {nullptr, nullptr};
-    const u8* write = nullptr;
-    std::size_t step[2] = {0, 0};  // of the two that are read; what is written is as long as the first
+    static constexpr std::size_t kMost = 12;
+    const u8* at[kMost] = {};
+    std::size_t step[kMost] = {};
+
+    void add(const u8* address, std::size_t bytes) {
+        for (std::size_t i = 0; i < kMost; ++i) {
+            if (step[i] != 0) continue;
+            at[i] = address;
+            step[i] = bytes;
+            return;
+        }
+    }
 
     // Call once a round.
     __attribute__((always_inline)) inline void ask() {
-        for (std::size_t i = 0; i < step[0]; i += 64) __builtin_prefetch(read[0] + i, 0, 2);
-        for (std::size_t i = 0; i < step[1]; i += 64) __builtin_prefetch(read[1] + i, 0, 2);
-        read[0] += step[0];
-        read[1] += step[1];
-    }
-    __attribute__((always_inline)) inline void ask_to_write() {
-        for (std::size_t i = 0; i < step[0]; i += 64) __builtin_prefetch(write + i, 1, 2);
-        write += step[0];
+        for (std::size_t i = 0; i < kMost; ++i) {
+            for (std::size_t byte = 0; byte < step[i]; byte += 64) __builtin_prefetch(at[i] + byte, 0, 2);
+            at[i] += step[i];
+        }
     }
 };
+
+struct ByteReader;  // rans_bytes.h
 
 // One version for each `Simd` level. `index` and `raw` get or have a byte a symbol, in lane order, padded to kRound.
 struct Kernels {
@@ -109,10 +116,13 @@ struct Kernels {
                    u8* states, std::size_t& n_symbols, std::size_t& n_raws);
     // The elements again; false if the streams are nothing that an encoder wrote.
     bool (*ulp_decode)(const Model& model, const Streams& in, const u8* base, std::size_t n, const View& view, u8* out);
-    // The classes of `n` bytes, in their own order; those beyond `n` count as the first value of class 0. Returns the literals.
+    // The classes of `n` bytes, in their own order, by ranges in rising order; those beyond `n` count as the first value of class
+    // 0. Returns the literals.
     std::size_t (*byte_classify)(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u8* literals,
                                  u32* counts);
-    bool (*byte_decode)(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead, u8* out);
+    // The next `n` bytes of each of `count` readers, one or two, each to its `out`. Two take turns in one loop, so that neither
+    // waits for its states; in both or in none there may be raw bits. False if a stream is nothing that an encoder wrote.
+    bool (*byte_decode)(ByteReader* const* readers, unsigned count, std::size_t n, Ahead ahead, u8* const* out);
 };
 
 const Kernels& kernels(Simd level);

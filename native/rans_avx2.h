@@ -21,6 +21,7 @@ std::size_t ulp_classify(const u8* x, const u8* base, std::size_t n, const View&
                          u8* literals, u32* counts);
 std::size_t byte_classify(const u8* bytes, std::size_t n, const Ranges& ranges, u8* index, u8* raw, u8* literals,
                           u32* counts);
+bool byte_decode(ByteReader* const* readers, unsigned count, std::size_t n, Ahead ahead, u8* const* out);
 void encode(const u8* index, const u8* raw, std::size_t n_padded, const Model& model, Ahead ahead, u8* symbols, u8* raws,
             u8* states, std::size_t& n_symbols, std::size_t& n_raws);
 
@@ -65,6 +66,40 @@ PERDURE_INLINE Vector at_least(Vector a, Vector b) { return _mm256_cmpeq_epi8(_m
 struct States {
     Vector low[kHalves], high[kHalves];
 };
+
+// Take a byte into the states that are below 256.
+PERDURE_INLINE void take(States& states, const u8*& at) {
+    Vector empty[kHalves];
+    u64 lanes = 0;
+    for (int half = 0; half < kHalves; ++half) {
+        empty[half] = _mm256_cmpeq_epi8(states.high[half], _mm256_setzero_si256());
+        lanes |= static_cast<u64>(static_cast<unsigned>(_mm256_movemask_epi8(empty[half]))) << 32 * half;
+    }
+    at -= _mm_popcnt_u64(lanes);
+    const u8* from = at;
+    __m128i eights[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+        const auto bits = static_cast<unsigned>(lanes >> 8 * i & 0xff);
+        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
+        const __m128i where = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kShuffles.expand[bits]));
+        eights[i] = _mm_shuffle_epi8(bytes, where);
+        from += _mm_popcnt_u32(bits);
+    }
+#pragma GCC unroll 2
+    for (int half = 0; half < kHalves; ++half) {  // put together in registers: a load of several small stores has to wait
+        const __m128i* four = eights + 4 * half;
+        const Vector taken = _mm256_set_m128i(_mm_unpacklo_epi64(four[2], four[3]), _mm_unpacklo_epi64(four[0], four[1]));
+        states.high[half] = _mm256_blendv_epi8(states.high[half], states.low[half], empty[half]);
+        states.low[half] = _mm256_blendv_epi8(states.low[half], taken, empty[half]);
+    }
+}
+
+// Words shifted right: times this / 2^16, and 0 stands for all of it.
+PERDURE_INLINE Vector shifted(Vector x, Vector times) {
+    return _mm256_or_si256(_mm256_mulhi_epu16(x, times),
+                           _mm256_and_si256(x, _mm256_cmpeq_epi16(times, _mm256_setzero_si256())));
+}
 
 // Tables by cell, 16 bytes a context. `Picks` are the indices that find something in the table of one context alone.
 template <int kContexts>

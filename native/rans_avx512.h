@@ -31,6 +31,12 @@ using Vector = __m512i;
 inline constexpr std::size_t kAhead = 1024;  // how far before its use an input is asked for
 
 PERDURE_INLINE Vector load(const void* at) { return _mm512_loadu_si512(at); }
+// A load that stays one: compilers like to make it the operand of an expansion, which from memory takes many times as long.
+PERDURE_INLINE Vector load_first(const void* at) {
+    Vector v = load(at);
+    __asm__("" : "+v"(v));
+    return v;
+}
 PERDURE_INLINE void store(void* at, Vector v) { _mm512_storeu_si512(at, v); }
 PERDURE_INLINE Vector table16(const u8* at) {
     return _mm512_broadcast_i32x4(_mm_loadu_si128(reinterpret_cast<const __m128i*>(at)));
@@ -45,6 +51,8 @@ PERDURE_INLINE Vector high_bytes(Vector a, Vector b) {
 }
 PERDURE_INLINE Vector even(Vector bytes) { return _mm512_and_si512(bytes, _mm512_set1_epi16(0xff)); }
 PERDURE_INLINE Vector odd(Vector bytes) { return _mm512_srli_epi16(bytes, 8); }
+// The odd bytes where they are: the upper half of the product of two of these is that of the bytes, without a shift of either.
+PERDURE_INLINE Vector tops(Vector bytes) { return _mm512_andnot_si512(_mm512_set1_epi16(0xff), bytes); }
 PERDURE_INLINE Vector even_words(Vector low, Vector high) {
     return _mm512_ternarylogic_epi32(_mm512_set1_epi16(0xff), low, _mm512_slli_epi16(high, 8), 0xca);
 }

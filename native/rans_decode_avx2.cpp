@@ -5,34 +5,6 @@ namespace perdure::rans {
 
 namespace avx2 {
 
-// Take a byte into the states that are below 256.
-PERDURE_INLINE void take(States& states, const u8*& at) {
-    Vector empty[kHalves];
-    u64 lanes = 0;
-    for (int half = 0; half < kHalves; ++half) {
-        empty[half] = _mm256_cmpeq_epi8(states.high[half], _mm256_setzero_si256());
-        lanes |= static_cast<u64>(static_cast<unsigned>(_mm256_movemask_epi8(empty[half]))) << 32 * half;
-    }
-    at -= _mm_popcnt_u64(lanes);
-    const u8* from = at;
-    __m128i eights[8];
-#pragma GCC unroll 8
-    for (int i = 0; i < 8; ++i) {
-        const auto bits = static_cast<unsigned>(lanes >> 8 * i & 0xff);
-        const __m128i bytes = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(from));
-        const __m128i where = _mm_loadl_epi64(reinterpret_cast<const __m128i*>(kShuffles.expand[bits]));
-        eights[i] = _mm_shuffle_epi8(bytes, where);
-        from += _mm_popcnt_u32(bits);
-    }
-#pragma GCC unroll 2
-    for (int half = 0; half < kHalves; ++half) {  // put together in registers: a load of several small stores has to wait
-        const __m128i* four = eights + 4 * half;
-        const Vector taken = _mm256_set_m128i(_mm_unpacklo_epi64(four[2], four[3]), _mm_unpacklo_epi64(four[0], four[1]));
-        states.high[half] = _mm256_blendv_epi8(states.high[half], states.low[half], empty[half]);
-        states.low[half] = _mm256_blendv_epi8(states.low[half], taken, empty[half]);
-    }
-}
-
 template <int kContexts>
 struct Decoder {
     const Model& model;
@@ -75,13 +47,7 @@ struct Decoder {
         return _mm256_testz_si256(wrong, wrong) && symbols.done() && raws.done();
     }
 
-    PERDURE_INLINE static Vector shifted(Vector x, Vector times) {
-        return _mm256_or_si256(_mm256_mulhi_epu16(x, times),
-                               _mm256_and_si256(x, _mm256_cmpeq_epi16(times, _mm256_setzero_si256())));
-    }
-
     // `contexts` are 16 times the context; gives classes and raw bits.
-    template <bool kBits = true>
     PERDURE_INLINE void group(States& set, const Vector (&contexts)[kHalves], Vector (&kinds)[kHalves],
                               Vector (&values)[kHalves]) {
         alignas(32) u16 slots[kLanes];  // 256 * context + slot
@@ -111,7 +77,6 @@ struct Decoder {
             set.high[half] = high_bytes(x0, x1);
         }
         take(set, symbols.at);
-        if constexpr (!kBits) return;
         for (int half = 0; half < kHalves; ++half) {
             values[half] = _mm256_and_si256(set.low[half], _mm256_shuffle_epi8(mask, kinds[half]));
             const Vector times = _mm256_shuffle_epi8(factor, kinds[half]);
@@ -183,46 +148,6 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
     if (view.width == 1) return decode_any<Elements<1, 1>, 1, 1>(model, in, base, n, view, out);
     if (view.shift == 9) return decode_any<Elements<2, 9>, 2, 9>(model, in, base, n, view, out);
     return decode_any<Elements<2, 7>, 2, 7>(model, in, base, n, view, out);
-}
-
-template <bool kBits>
-PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead,
-                                    u8* out) {
-    Decoder<1> decoder(model, in);
-    const u8 *literal = in.literals, *literals_end = in.literals + in.n_literals;
-    const Vector first = table16(ranges.first);
-    const Vector none[kHalves] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
-    for (std::size_t group = 0; group < (n + kRound - 1) / kRound * 2; ++group) {
-        if (group % 2 == 0 && !decoder.ready()) return false;
-        if ((group & 1) == 0) {
-            ahead.ask();
-            ahead.ask_to_write();
-        }
-        const std::size_t at = group * kLanes;
-        Vector kinds[kHalves], values[kHalves] = {none[0], none[0]};
-        decoder.template group<kBits>(decoder.sets[group & 1], none, kinds, values);
-        u8 bytes[kLanes], found[kLanes];
-        int escapes = 0;
-        for (int half = 0; half < kHalves; ++half) {
-            store(bytes + 32 * half, _mm256_add_epi8(_mm256_shuffle_epi8(first, kinds[half]), values[half]));
-            store(found + 32 * half, kinds[half]);
-            escapes |= _mm256_movemask_epi8(_mm256_cmpeq_epi8(kinds[half], all(kEscape)));
-        }
-        if (escapes != 0) {
-            for (std::size_t lane = 0; lane < kLanes; ++lane) {
-                if (found[lane] != kEscape) continue;
-                if (literal == literals_end) return false;
-                bytes[lane] = *literal++;
-            }
-        }
-        if (n > at) std::memcpy(out + at, bytes, n - at < kLanes ? n - at : kLanes);
-    }
-    return decoder.done() && literal == literals_end;
-}
-
-bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead, u8* out) {
-    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, ahead, out)
-                            : byte_decode_all<false>(model, ranges, in, n, ahead, out);
 }
 
 }  // namespace avx2

@@ -1,5 +1,6 @@
 // Streams to elements and bytes, with AVX-512.
 #include "rans_avx512.h"
+#include "rans_bytes.h"
 
 namespace perdure::rans {
 
@@ -10,7 +11,7 @@ PERDURE_INLINE void take(States& states, const u8*& at) {
     const __mmask64 low = _mm512_testn_epi8_mask(states.high, states.high);
     at -= _mm_popcnt_u64(low);
     states.high = _mm512_mask_mov_epi8(states.high, low, states.low);
-    states.low = _mm512_mask_expand_epi8(states.low, low, load(at));
+    states.low = _mm512_mask_expand_epi8(states.low, low, load_first(at));
 }
 
 template <int kContexts>
@@ -61,7 +62,7 @@ struct Decoder {
         }
         const Vector f = freq.at(cells), r = _mm512_sub_epi8(states.low, start.at(cells));
         Vector x0 = _mm512_add_epi16(_mm512_mullo_epi16(even(f), even(states.high)), even(r));
-        Vector x1 = _mm512_add_epi16(_mm512_mullo_epi16(odd(f), odd(states.high)), odd(r));
+        Vector x1 = _mm512_add_epi16(_mm512_mulhi_epu16(tops(f), tops(states.high)), odd(r));
         states = {low_bytes(x0, x1), high_bytes(x0, x1)};
         take(states, symbols);
         if constexpr (!kBits) return kind;
@@ -98,9 +99,9 @@ struct Rebuilder {
         x1 = E::ordered(x1);
         const __mmask32 escape0 = _mm512_cmpeq_epi16_mask(even(kind), _mm512_set1_epi16(kEscape));
         const __mmask32 escape1 = _mm512_cmpeq_epi16_mask(odd(kind), _mm512_set1_epi16(kEscape));
-        x0 = _mm512_mask_expand_epi16(x0, escape0, load(literal));
+        x0 = _mm512_mask_expand_epi16(x0, escape0, load_first(literal));
         literal += 2 * _mm_popcnt_u32(escape0);
-        x1 = _mm512_mask_expand_epi16(x1, escape1, load(literal));
+        x1 = _mm512_mask_expand_epi16(x1, escape1, load_first(literal));
         literal += 2 * _mm_popcnt_u32(escape1);
         E::put(out, x0);
         E::put(out + 32 * kWidth, x1);
@@ -160,46 +161,99 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
     return decode_any<Elements<2, 7>, 2>(model, in, base, n, view, out);
 }
 
+// One reader of bytes in registers.
 template <bool kBits>
-PERDURE_TARGET bool byte_decode_all(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead,
-                                    u8* out) {
+struct Bytes {
     Decoder<1> decoder;
-    Decoder<1>::prepare(model, decoder);
-    const Vector first = table16(ranges.first), none = _mm512_setzero_si512();
-    Backward symbols(in.symbols, in.n_symbols), raws(in.raws, in.n_raws);
-    States set0{load(in.states), load(in.states + 64)}, set1{load(in.states + 128), load(in.states + 192)};
+    Vector first;
+    States set0, set1;
+    const u8 *symbol, *raw, *literal;
+
+    PERDURE_INLINE explicit Bytes(const ByteReader& reader)
+        : first(table16(reader.first)), symbol(reader.symbols.at), raw(reader.raws.at), literal(reader.literal) {
+        u8 masks[kClasses];
+        for (std::size_t kind = 0; kind < kClasses; ++kind) masks[kind] = static_cast<u8>((1u << reader.bits[kind]) - 1);
+        decoder.slots[0] = Bytes256::of(reader.class_of);
+        decoder.freq = Cells<1>::of(reader.freq);
+        decoder.start = Cells<1>::of(reader.start);
+        decoder.bits = table16(reader.bits);
+        decoder.mask = table16(masks);
+        set0 = {load(reader.states), load(reader.states + 64)};
+        set1 = {load(reader.states + 128), load(reader.states + 192)};
+    }
+    // Before each round. It takes at most kRound literals, and behind them lie more bytes than that: too many show in time.
+    PERDURE_INLINE bool ready(ByteReader& reader) {
+        return reader.ready<kBits>(symbol, raw) && literal <= reader.literals_end;
+    }
+    PERDURE_INLINE void group(States& set, u8* to) {
+        Vector value = _mm512_setzero_si512();
+        const Vector kind = decoder.template group<kBits>(set, value, symbol, raw, value);
+        const __mmask64 escape = _mm512_cmpeq_epi8_mask(kind, _mm512_set1_epi8(kEscape));
+        const Vector begin = _mm512_shuffle_epi8(first, kind);
+        value = kBits ? _mm512_add_epi8(begin, value) : begin;
+        store(to, _mm512_mask_expand_epi8(value, escape, load_first(literal)));
+        literal += _mm_popcnt_u64(escape);
+    }
+    PERDURE_INLINE void leave(ByteReader& reader) const {
+        reader.symbols.at = symbol;
+        reader.raws.at = raw;
+        reader.literal = literal;
+        store(reader.states, set0.low);
+        store(reader.states + 64, set0.high);
+        store(reader.states + 128, set1.low);
+        store(reader.states + 192, set1.high);
+    }
+};
+
+template <bool kBits>
+PERDURE_TARGET bool decode_one(ByteReader& reader, std::size_t n, Ahead& ahead, u8* out) {
+    Bytes<kBits> bytes(reader);
     u8 rest[kRound];
-    const u8 *literal = in.literals, *literals_end = in.literals + in.n_literals;
     for (std::size_t at = 0; at < n; at += kRound) {
-        // A round takes at most kRound literals, and behind them lie more bytes than that: too many show in time.
-        if (!symbols.ready() || !raws.ready() || literal > literals_end) return false;
+        if (!bytes.ready(reader)) return false;
         ahead.ask();
-        ahead.ask_to_write();
         u8* to = n - at < kRound ? rest : out + at;
-        Vector raw0 = none, raw1 = none;
-        const u8 *symbol = symbols.at, *bits = raws.at;
-        const Vector kind0 = decoder.group<kBits>(set0, none, symbol, bits, raw0);
-        const Vector kind1 = decoder.group<kBits>(set1, none, symbol, bits, raw1);
-        symbols.at = symbol;
-        raws.at = bits;
-        Vector value0 = _mm512_add_epi8(_mm512_shuffle_epi8(first, kind0), raw0);
-        Vector value1 = _mm512_add_epi8(_mm512_shuffle_epi8(first, kind1), raw1);
-        const __mmask64 escape0 = _mm512_cmpeq_epi8_mask(kind0, _mm512_set1_epi8(kEscape));
-        const __mmask64 escape1 = _mm512_cmpeq_epi8_mask(kind1, _mm512_set1_epi8(kEscape));
-        value0 = _mm512_mask_expand_epi8(value0, escape0, load(literal));
-        literal += _mm_popcnt_u64(escape0);
-        value1 = _mm512_mask_expand_epi8(value1, escape1, load(literal));
-        literal += _mm_popcnt_u64(escape1);
-        store(to, value0);
-        store(to + 64, value1);
+        bytes.group(bytes.set0, to);
+        bytes.group(bytes.set1, to + kLanes);
         if (n - at < kRound) std::memcpy(out + at, rest, n - at);
     }
-    return symbols.done() && raws.done() && all_begin(set0) && all_begin(set1) && literal == literals_end;
+    bytes.leave(reader);
+    return true;
 }
 
-bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead ahead, u8* out) {
-    return model.has_bits() ? byte_decode_all<true>(model, ranges, in, n, ahead, out)
-                            : byte_decode_all<false>(model, ranges, in, n, ahead, out);
+template <bool kBits>
+PERDURE_TARGET bool decode_two(ByteReader& a, ByteReader& b, std::size_t n, Ahead& ahead, u8* out_a, u8* out_b) {
+    Bytes<kBits> bytes_a(a), bytes_b(b);
+    u8 rest_a[kRound], rest_b[kRound];
+    for (std::size_t at = 0; at < n; at += kRound) {
+        if (!bytes_a.ready(a) || !bytes_b.ready(b)) return false;
+        ahead.ask();
+        u8 *to_a = out_a + at, *to_b = out_b + at;
+        if (n - at < kRound) {
+            to_a = rest_a;
+            to_b = rest_b;
+        }
+        bytes_a.group(bytes_a.set0, to_a);
+        bytes_b.group(bytes_b.set0, to_b);
+        bytes_a.group(bytes_a.set1, to_a + kLanes);
+        bytes_b.group(bytes_b.set1, to_b + kLanes);
+        if (n - at < kRound) {
+            std::memcpy(out_a + at, rest_a, n - at);
+            std::memcpy(out_b + at, rest_b, n - at);
+        }
+    }
+    bytes_a.leave(a);
+    bytes_b.leave(b);
+    return true;
+}
+
+bool byte_decode(ByteReader* const* readers, unsigned count, std::size_t n, Ahead ahead, u8* const* out) {
+    if (count == 1) {
+        return readers[0]->has_bits ? decode_one<true>(*readers[0], n, ahead, out[0])
+                                    : decode_one<false>(*readers[0], n, ahead, out[0]);
+    }
+    return readers[0]->has_bits ? decode_two<true>(*readers[0], *readers[1], n, ahead, out[0], out[1])
+                                : decode_two<false>(*readers[0], *readers[1], n, ahead, out[0], out[1]);
 }
 
 }  // namespace avx512

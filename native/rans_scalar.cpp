@@ -1,7 +1,7 @@
 // The coder, portable: what every other version must equal.
 #include <cstring>
 
-#include "rans.h"
+#include "rans_bytes.h"
 
 namespace perdure::rans {
 
@@ -230,24 +230,57 @@ bool ulp_decode(const Model& model, const Streams& in, const u8* base, std::size
     return view.width == 1 ? decode<1>(model, in, base, n, view, out) : decode<2>(model, in, base, n, view, out);
 }
 
-bool byte_decode(const Model& model, const Ranges& ranges, const Streams& in, std::size_t n, Ahead, u8* out) {
-    Decoder decoder(model, in);
-    std::size_t literal = 0;
-    u8 cells[kLanes], bits[kLanes];
-    for (std::size_t group = 0; group < (n + kRound - 1) / kRound * 2; ++group) {
-        if (group % 2 == 0 && !decoder.ready()) return false;
-        std::memset(cells, 0, sizeof cells);
-        decoder.group(group, cells, bits);
+// The next group of a reader: classes and raw bits of its lanes.
+void group_of(ByteReader& reader, u8* set, u8* kinds, u8* values) {
+    const auto fill = [set](Backward& from) {
+        std::size_t missing = 0;
+        for (std::size_t lane = 0; lane < kLanes; ++lane) missing += set[kLanes + lane] == 0;
+        from.at -= missing;
+        const u8* at = from.at;
         for (std::size_t lane = 0; lane < kLanes; ++lane) {
-            u8 value = static_cast<u8>(ranges.first[cells[lane]] + bits[lane]);
-            if (cells[lane] == kEscape) {
-                if (literal == in.n_literals) return false;
-                value = in.literals[literal++];
+            if (set[kLanes + lane] != 0) continue;
+            set[kLanes + lane] = set[lane];
+            set[lane] = *at++;
+        }
+    };
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        const u8 kind = kinds[lane] = reader.class_of[set[lane]];
+        const unsigned x = reader.freq[kind] * set[kLanes + lane] + static_cast<u8>(set[lane] - reader.start[kind]);
+        set[lane] = static_cast<u8>(x);
+        set[kLanes + lane] = static_cast<u8>(x >> 8);
+    }
+    fill(reader.symbols);
+    for (std::size_t lane = 0; lane < kLanes; ++lane) {
+        const unsigned n = reader.bits[kinds[lane]], x = set[lane] | set[kLanes + lane] << 8;
+        values[lane] = static_cast<u8>(x & ((1u << n) - 1));
+        set[lane] = static_cast<u8>(x >> n);
+        set[kLanes + lane] = static_cast<u8>(x >> n >> 8);
+    }
+    fill(reader.raws);
+}
+
+bool bytes_of(ByteReader& reader, std::size_t n, u8* out) {
+    u8 kinds[kLanes], values[kLanes];
+    for (std::size_t group = 0; group < (n + kRound - 1) / kRound * 2; ++group) {
+        if (group % 2 == 0 && !(reader.symbols.ready() && reader.raws.ready())) return false;
+        group_of(reader, reader.states + (group & 1) * kRound, kinds, values);
+        for (std::size_t lane = 0; lane < kLanes; ++lane) {
+            u8 value = static_cast<u8>(reader.first[kinds[lane]] + values[lane]);
+            if (kinds[lane] == kEscape) {
+                if (reader.literal == reader.literals_end) return false;
+                value = *reader.literal++;
             }
             if (group * kLanes + lane < n) out[group * kLanes + lane] = value;
         }
     }
-    return decoder.done() && literal == in.n_literals;
+    return true;
+}
+
+bool byte_decode(ByteReader* const* readers, unsigned count, std::size_t n, Ahead, u8* const* out) {
+    for (unsigned i = 0; i < count; ++i) {
+        if (!bytes_of(*readers[i], n, out[i])) return false;
+    }
+    return true;
 }
 
 }  // namespace

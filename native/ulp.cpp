@@ -152,7 +152,8 @@ u8* encode_block(const Kernels& kernels, const View& view, const u8* x, const u8
         return out + 1;
     }
     Scratch& scratch = Scratch::of_thread();
-    const Ahead ahead{{x + nbytes, base + nbytes}, nullptr, {kRound * view.width, kRound * view.width}};  // the next block
+    Ahead ahead;  // the next block
+    for (const u8* next : {x + nbytes, base + nbytes}) ahead.add(next, kRound * view.width);
     const std::size_t padded = (n + kRound - 1) / kRound * kRound;
     u32 counts[kCells];
     const std::size_t literals =

@@ -1,11 +1,14 @@
 // Hostile bytes for the decoders of `mask`, `ulp`, `planes` and `cluster`, at every instruction level of this processor.
 //
-// Built with -fsanitize=address,undefined by tests/native/test_decoder_fuzz.py; input and output lie in allocations of exactly their
-// size, so one byte too far ends the run. Also checks that what was not altered comes back. Usage: decoders CASES SEED.
+// Built with -fsanitize=address,undefined by tests/native/test_decoder_fuzz.py; input and output lie in allocations of exactly
+// their size, so one byte too far ends the run. Each tile is encoded, must come back at every level, and is then altered: in its
+// parts, as what they are, or anywhere. Codecs take turns, and so do levels; prints how many cases each pair had.
+// Usage: decoders CASES SEED.
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <string>
 #include <vector>
 
 #include "../cluster.h"
@@ -13,6 +16,7 @@
 #include "../planes.h"
 #include "../simd.h"
 #include "../ulp.h"
+#include "tile_parts.h"
 
 namespace {
 
@@ -55,6 +59,12 @@ struct Codec {
         return out;
     }
 
+    fuzz::Parts parts(const std::vector<u8>& tile, std::size_t n) const {
+        if (which == 0) return fuzz::mask_parts(tile, n);
+        const auto size = static_cast<unsigned>(itemsize());
+        return which == 1 ? fuzz::ulp_parts(tile, size, n) : fuzz::planes_parts(tile, size, n);
+    }
+
     bool decode(const Exact& in, const Exact& base, std::size_t n, u8* out) const {
         using namespace perdure;
         if (which == 0) return mask_decode(width, in.at, in.size, base.at, n, out);
@@ -63,7 +73,7 @@ struct Codec {
     }
 };
 
-void alter(std::vector<u8>& data) {
+void alter_anywhere(std::vector<u8>& data) {
     for (std::size_t times = 1 + below(4); times > 0 && !data.empty(); --times) {
         const std::size_t at = below(2) == 0 ? below(data.size()) : below(data.size() < 64 ? data.size() : 64);
         switch (below(7)) {
@@ -83,6 +93,33 @@ void alter(std::vector<u8>& data) {
         }
     }
 }
+
+// A codec and a tensor with its base.
+struct Subject {
+    Codec codec;
+    std::size_t n;
+    std::vector<u8> now, before;
+
+    explicit Subject(int which) {
+        codec = {which, 1u << below(4), below(2) == 0, below(2) == 0, static_cast<perdure::UlpKind>(below(3))};
+        n = 1 + below(below(50) == 0 ? 3000 : 500);
+        const bool blocks = which == 2 && below(100) == 0;  // more than one, which planes of 4 bytes have soonest
+        if (blocks) {
+            codec.width = 4;
+            n = (std::size_t{1} << 15) * (1 + below(3)) + below(300);
+        }
+        now.resize(n * codec.itemsize());
+        before.resize(now.size());
+        const unsigned spread = blocks ? 4 : 1u << below(9), rarely = 1 + static_cast<unsigned>(below(20));
+        for (std::size_t i = 0; i < now.size(); ++i) {
+            before[i] = static_cast<u8>(random_bits() % spread + 60);
+            now[i] = below(rarely) == 0 ? static_cast<u8>(before[i] + random_bits() % spread) : before[i];
+        }
+    }
+};
+
+constexpr int kCasesATile = 12;
+const char* const kCodecs[] = {"mask", "ulp", "planes"};
 
 // Whether `back` is `x` within the error of `value_bits`, with the same signs and zeros, and literals as they were.
 bool near(std::uint32_t x, std::uint32_t back, unsigned value_bits) {
@@ -112,7 +149,7 @@ bool fuzz_cluster(long cases, const std::vector<perdure::Simd>& levels) {
             good.resize(perdure::cluster_encode(reinterpret_cast<const u8*>(x.data()), x.size(), value_bits, good.data()));
         }
         std::vector<u8> bytes = good;
-        if (i % 8 != 0) alter(bytes);
+        if (i % 8 != 0) alter_anywhere(bytes);
         const Exact in(bytes);
         const Exact out(4 * x.size());
         const bool ok = perdure::cluster_decode(in.at, in.size, x.size(), out.at);
@@ -137,38 +174,45 @@ int main(int argc, char** argv) {
     const long cases = argc > 1 ? std::atol(argv[1]) : 1000;
     random_bits.seed(argc > 2 ? std::strtoull(argv[2], nullptr, 10) : 0);
     const std::vector<perdure::Simd> levels = perdure::simd_levels();
-    std::vector<u8> good;
-    Codec codec{};
-    std::vector<u8> now, before;
-    std::size_t n = 0;
-    long accepted = 0;
-    for (long i = 0; i < cases; ++i) {
+    long tried[3][3] = {}, accepted[3][3] = {}, done = 0;
+    for (int tile = 0; done < cases; ++tile) {
+        const Subject subject(tile % 3);
+        const Codec& codec = subject.codec;
         perdure::use_simd(levels[below(levels.size())]);
-        if (i % 8 == 0) {
-            codec = {static_cast<int>(below(3)), 1u << below(4), below(2) == 0, below(2) == 0,
-                     static_cast<perdure::UlpKind>(below(3))};
-            n = 1 + below(below(50) == 0 ? 3000 : 500);
-            now.resize(n * codec.itemsize());
-            before.resize(now.size());
-            const unsigned spread = 1u << below(9), rarely = 1 + static_cast<unsigned>(below(20));
-            for (std::size_t j = 0; j < now.size(); ++j) {
-                before[j] = static_cast<u8>(random_bits() % spread + 60);
-                now[j] = below(rarely) == 0 ? static_cast<u8>(before[j] + random_bits() % spread) : before[j];
-            }
-            good = codec.encode(now.data(), before.data(), n);
-        }
-        std::vector<u8> bytes = good;
-        if (i % 8 != 0) alter(bytes);
-        const Exact in(bytes), base(before);
-        const Exact out(now.size());
-        const bool ok = codec.decode(in, base, n, out.at);
-        accepted += ok;
-        if (i % 8 == 0 && (!ok || std::memcmp(out.at, now.data(), now.size()) != 0)) {
-            std::fprintf(stderr, "case %ld: codec %d does not give back its own\n", i, codec.which);
+        const std::vector<u8> good = codec.encode(subject.now.data(), subject.before.data(), subject.n);
+        const fuzz::Parts parts = codec.parts(good, subject.n);
+        if (fuzz::joined(parts) != good) {
+            std::fprintf(stderr, "tile %d: the parts of codec %s are not its tile\n", tile, kCodecs[codec.which]);
             return 1;
+        }
+        const Exact base(subject.before);
+        for (int i = 0; i < kCasesATile && done < cases; ++i, ++done) {
+            const bool altered = i >= static_cast<int>(levels.size());
+            const perdure::Simd level = levels[static_cast<std::size_t>(i) % levels.size()];
+            std::vector<u8> bytes = good;
+            if (altered && below(3) != 0) {
+                fuzz::Parts other = parts;
+                fuzz::alter(other, random_bits);
+                bytes = fuzz::joined(other);
+            }
+            if (altered && bytes == good) alter_anywhere(bytes);
+            perdure::use_simd(level);
+            const Exact in(bytes), out(subject.now.size());
+            const bool ok = codec.decode(in, base, subject.n, out.at);
+            ++tried[codec.which][static_cast<int>(level)];
+            accepted[codec.which][static_cast<int>(level)] += ok;
+            if (!altered && (!ok || std::memcmp(out.at, subject.now.data(), out.size) != 0)) {
+                std::fprintf(stderr, "tile %d: codec %s does not give back its own\n", tile, kCodecs[codec.which]);
+                return 1;
+            }
         }
     }
     if (!fuzz_cluster(cases / 4, levels)) return 1;
-    std::printf("%ld cases, %ld accepted\n", cases, accepted);
-    return 0;
+    for (int which = 0; which < 3; ++which) {
+        for (const perdure::Simd level : levels) {
+            const int at = static_cast<int>(level);
+            std::printf("%s %s %ld cases %ld accepted\n", kCodecs[which], std::string(perdure::name(level)).c_str(),
+                        tried[which][at], accepted[which][at]);
+        }
+    }
 }

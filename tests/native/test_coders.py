@@ -240,3 +240,53 @@ def test_calls_that_do_not_fit_are_refused(call: str, args: tuple[object, ...]) 
     data, base, room, *how = args
     with pytest.raises(ValueError, match=r"."):
         getattr(native, call)(data, base, np.zeros(room, np.uint8), *how)  # type: ignore[call-overload]
+
+
+BLOCK_4 = 1 << 15  # elements of 4 bytes whose planes are all coded
+
+
+def of_blocks(kinds: str, rest: int) -> Bytes:
+    """Blocks of 4-byte elements by kind (c: coded, s: one value, n: noise, m: half noise), and ``rest`` more."""
+    rng = np.random.default_rng(3)
+    made = []
+    for kind, n in [*((kind, BLOCK_4) for kind in kinds), ("c", rest)]:
+        block = rng.integers(60, 64, (n, 4), dtype=np.uint8)
+        if kind == "s":
+            block[:] = 61
+        elif kind in "nm":
+            block[:, : 4 if kind == "n" else 2] = rng.integers(0, 256, (n, 4 if kind == "n" else 2), dtype=np.uint8)
+        made.append(block)
+    return np.concatenate(made).reshape(-1)
+
+
+@pytest.mark.parametrize(("kinds", "rest"), [("c", 0), ("c", 1), ("cc", 0), ("cs", 127), ("sc", 2048), ("cnc", 2049),
+                                             ("ncs", 5000), ("mcmc", 129), ("cccmn", 64), ("sscc", 2047)])  # fmt: skip
+def test_blocks_of_any_modes_side_by_side_come_back_at_every_level(kinds: str, rest: int) -> None:
+    new = of_blocks(kinds, rest)
+    how, room, before = (4, False), native.planes_room(new.size, 4), native.simd()
+    tiles = []
+    for level in LEVELS:
+        native.use_simd(level)
+        try:
+            tiles.append(coded(native.planes_encode, room, new, None, *how))
+        finally:
+            native.use_simd(before)
+    assert all(tile.tobytes() == tiles[0].tobytes() for tile in tiles)
+    assert tiles[0][1] == 15  # so the blocks are as meant
+    for level in LEVELS:
+        native.use_simd(level)
+        try:
+            out = np.full(new.size + 128, 0xA5, np.uint8)
+            assert native.planes_decode(tiles[0], None, out[64 : 64 + new.size], *how), level
+            assert np.array_equal(out[64 : 64 + new.size], new), level
+            assert (out[:64] == 0xA5).all()
+            assert (out[64 + new.size :] == 0xA5).all()
+            for cut in (1, 300, tiles[0].size // 2):
+                assert not native.planes_decode(tiles[0][:-cut], None, out[64 : 64 + new.size], *how), level
+        finally:
+            native.use_simd(before)
+
+
+def test_two_blocks_side_by_side_equal_the_twins(level: str) -> None:
+    new = of_blocks("mc", 300)
+    agree(*PLANES, native.planes_room(new.size, 4), new, None, (4, False), (4, False))
