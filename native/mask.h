@@ -37,6 +37,7 @@ struct Loops {
 const Loops& loops(Simd level);
 
 extern const Loops kNoLoops;
+extern const Loops kAvx2Loops;
 extern const Loops kAvx512Loops;
 
 }  // namespace mask

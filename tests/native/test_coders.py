@@ -144,6 +144,21 @@ def test_masks_equal_the_twins(level: str, width: int, what: str) -> None:
         agree(*MASK, native.mask_room(size, width), new[:size], old[:size], (width,), (width,))
 
 
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_masks_go_anywhere_in_a_line_of_memory_and_touch_nothing_beside_it(level: str, width: int) -> None:
+    new, old = (data[:6000] for data in PAIRS["large steps"])
+    wanted = coded(mask_twin.mask_encode, native.mask_room(new.size, width), new, old, width)
+    for at in range(64):
+        memory = np.full(2 * new.size, 0xA5, np.uint8)
+        out = memory[at : at + native.mask_room(new.size, width)]
+        assert out[: native.mask_encode(new, old, out, width)].tobytes() == wanted.tobytes()
+        assert (memory[:at] == 0xA5).all() and (memory[at + out.size :] == 0xA5).all()
+        memory[:] = 0xA5
+        assert native.mask_decode(wanted, old, memory[at : at + new.size], width)
+        assert memory[at : at + new.size].tobytes() == new.tobytes()
+        assert (memory[:at] == 0xA5).all() and (memory[at + new.size :] == 0xA5).all()
+
+
 @pytest.mark.parametrize("floats", [False, True])
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_planes_of_any_number_of_elements_equal_the_twins(level: str, width: int, floats: bool) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
 SHARED = ("mask", "planes", "planes_split", "rans_model", "rans_scalar", "simd", "ulp")
-X86 = ("codec_levels_x86", "simd_x86", "mask_*", "planes_split_*", "rans_*_avx2", "rans_*_avx512")
+X86 = ("codec_levels_x86", "simd_x86", "stream_copy_x86", "mask_*", "planes_split_*", "rans_*_avx2", "rans_*_avx512")
 PORTABLE = ("codec_levels_portable", "simd_portable")
 
 
