@@ -14,9 +14,10 @@ enum class UlpKind { bfloat16 = 0, float16 = 1, float8 = 2 };
 std::size_t ulp_room(UlpKind kind, std::size_t n);
 
 // Encode `n` elements at `x` against those at `base` into `out`; returns the bytes written. `contexts` (1 to 8) is how many
-// ranges of |base| may have statistics of their own; fewer are used where more do not pay.
+// ranges of |base| may have statistics of their own; fewer are used where more do not pay, and up to `most`, if that is more,
+// where the tile gains little by as many as that: each costs time.
 std::size_t ulp_encode(UlpKind kind, const std::uint8_t* x, const std::uint8_t* base, std::size_t n, unsigned contexts,
-                       std::uint8_t* out);
+                       unsigned most, std::uint8_t* out);
 
 // Decode into `out`, of `n` elements, none of which overlaps `base`; false if [in, in + nbytes) is nothing that an encoder
 // wrote. Reads and writes nothing outside of what was passed, whatever the bytes are.

@@ -64,14 +64,16 @@ bool off_tile(nb::object coded, nb::object base, Out& out, std::size_t width, co
     return work(bytes.data(), bytes.size(), under, n);
 }
 
-std::size_t ulp_encode_checked(nb::object data, nb::object base, Out out, std::int64_t kind, std::int64_t contexts) {
+std::size_t ulp_encode_checked(nb::object data, nb::object base, Out out, std::int64_t kind, std::int64_t contexts,
+                               std::int64_t most) {
     const UlpKind known = checked_kind(kind);
-    if (contexts < 1 || contexts > 8) throw nb::value_error("contexts must be from 1 to 8");
+    if (contexts < 1 || contexts > 8 || most < 0 || most > 8) throw nb::value_error("contexts must be from 1 to 8");
     if (base.is_none()) throw nb::value_error("there is no distance without a base");
     return on_tile(data, base, out, width_of(known), [&](auto* x, auto* below, std::size_t n) {
         check_room(ulp_room(known, n), out);
         nb::gil_scoped_release released;
-        return ulp_encode(known, x, below, n, static_cast<unsigned>(contexts), out.data());
+        return ulp_encode(known, x, below, n, static_cast<unsigned>(contexts), static_cast<unsigned>(most),
+                          out.data());
     });
 }
 
@@ -125,7 +127,7 @@ void add_codec(nb::module_& module) {
         return ulp_room(known, static_cast<std::size_t>(nbytes) / width_of(known));
     }, nb::arg("nbytes"), nb::arg("kind"), "The bytes that out needs.");
     module.def("ulp_encode", &ulp_encode_checked, nb::arg("data"), nb::arg("base"), nb::arg("out").noconvert(),
-               nb::arg("kind"), nb::arg("contexts"), "Encode a tile; the bytes written. See ulp.h.");
+               nb::arg("kind"), nb::arg("contexts"), nb::arg("most") = 0, "Encode a tile; the bytes written. See ulp.h.");
     module.def("ulp_decode", &ulp_decode_checked, nb::arg("coded"), nb::arg("base"), nb::arg("out").noconvert(),
                nb::arg("kind"), "Decode a tile; whether it was one. See ulp.h.");
     module.def("mask_room", [](std::int64_t nbytes, std::int64_t width) {

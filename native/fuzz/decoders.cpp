@@ -48,7 +48,8 @@ struct Codec {
         const PlanesKind planes{width, floats};
         std::vector<u8> out(which == 0 ? mask_room(width, n) : which == 1 ? ulp_room(kind, n) : planes_room(planes, n));
         const std::size_t size = which == 0   ? mask_encode(width, x, base, n, out.data())
-                                 : which == 1 ? ulp_encode(kind, x, base, n, 1 + static_cast<unsigned>(below(8)), out.data())
+                                 : which == 1 ? ulp_encode(kind, x, base, n, 1 + static_cast<unsigned>(below(8)),
+                                                           static_cast<unsigned>(below(9)), out.data())
                                               : planes_encode(planes, x, on_base ? base : nullptr, n, out.data());
         out.resize(size);
         return out;

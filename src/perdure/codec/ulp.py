@@ -37,7 +37,8 @@ KINDS: Final = {
 }
 """The dtypes that have distances here, and how the kernels call their layout."""
 
-_CONTEXTS: Final = {"normal": 4, "small": 8}
+_CONTEXTS: Final = {"normal": (4, 6), "small": (8, 8)}
+"""Contexts that are used where they pay, and where the tile stays large without them; each of them costs time."""
 
 
 class Ulp:
@@ -51,7 +52,7 @@ class Ulp:
         kind = KINDS.get(dtype.name)
         if base is None or kind is None:
             return tile
-        return coded_by(lambda out: _encode(tile, base, out, kind, _CONTEXTS[level]), _room(tile.size, kind))
+        return coded_by(lambda out: _encode(tile, base, out, kind, *_CONTEXTS[level]), _room(tile.size, kind))
 
     def decode(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes | None) -> None:
         """The base and the distances added up."""
