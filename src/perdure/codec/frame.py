@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -85,11 +86,12 @@ def encode_parts(
         raise CallError(f"unknown level {level!r}; there are: {', '.join(LEVELS)}", level=level)
     name, dims, data = _described(array, dtype, shape)
     below = _base_bytes(base, dtype=name, shape=dims) if base is not None else None
+    room = _Room(data.size)
 
     def code(at: slice) -> tuple[Bytes, bytes, bytes]:
         """The coded tile, its digest and that of its base: all in one go, while the tile is in the cache."""
         tile, under = data[at], _part(below, at)
-        coded = _smaller(stage, tile, under, DTYPES[name], level)
+        coded = _smaller(stage, tile, under, DTYPES[name], level, room)
         return coded, tile_digests(tile), b"" if under is None or codec == RAW.name else tile_digests(under)
 
     coded = _on_threads(code, _tiles(data.size), threads)
@@ -218,10 +220,29 @@ def _checked_base(info: FrameInfo, base: npt.NDArray[Any] | None, threads: int) 
     return below
 
 
-def _smaller(stage: ArrayToBytes, tile: Bytes, base: Bytes | None, dtype: DType, level: Level) -> Bytes:
-    """The coded tile, or the tile itself if coding does not make it smaller."""
+def _smaller(stage: ArrayToBytes, tile: Bytes, base: Bytes | None, dtype: DType, level: Level, room: _Room) -> Bytes:
+    """The coded tile, kept in ``room``, or the tile itself if coding does not make it smaller."""
     coded = as_bytes(stage.encode(tile, dtype=dtype, base=base, level=level))
-    return coded if coded.size < tile.size else tile
+    return room.keep(coded) if coded.size < tile.size else tile
+
+
+class _Room:
+    """Where the coded tiles of a frame lie, one after another, whatever thread they come from.
+
+    The pages of one large piece of memory are made several times faster than those of many pieces, and only where
+    something is kept.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._free = np.empty(nbytes, np.uint8)
+        self._lock = threading.Lock()
+
+    def keep(self, coded: Bytes) -> Bytes:
+        """A copy of ``coded``; all copies together fit, for each is shorter than its tile."""
+        with self._lock:
+            piece, self._free = self._free[: coded.size], self._free[coded.size :]
+        np.copyto(piece, coded)
+        return piece
 
 
 def _on_threads(work: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> list[_Out]:

@@ -5,6 +5,7 @@ A stage is a type: what goes in and what comes out is in its signature, so a cha
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from typing import ClassVar, Final, Literal, Protocol, TypeAlias
 
@@ -23,6 +24,8 @@ Level: TypeAlias = Literal["normal", "small"]
 
 LEVELS: Final[tuple[Level, ...]] = ("normal", "small")
 
+_of_thread = threading.local()
+
 
 class ArrayToBytes(Protocol):
     """A stage that turns a tile of elements into bytes and back.
@@ -39,7 +42,8 @@ class ArrayToBytes(Protocol):
     def encode(self, tile: Bytes, *, dtype: DType, base: Bytes | None, level: Level) -> BytesLike:
         """The coded tile; ``base`` holds the same elements of the base tensor, if there is one.
 
-        A tile for which the stage can do nothing comes back as it is.
+        A tile for which the stage can do nothing comes back as it is. What comes back may lie in memory that the
+        thread's next call of any stage writes over.
         """
         ...
 
@@ -53,7 +57,11 @@ class ArrayToBytes(Protocol):
 
 
 def coded_by(encode: Callable[[Bytes], int], room_bytes: int) -> Bytes:
-    """What ``encode`` writes into ``room_bytes`` new bytes; the rest of them is given back, and nothing is copied."""
-    out = np.empty(room_bytes, np.uint8)
-    out.resize(encode(out), refcheck=False)
-    return out
+    """What ``encode`` writes into ``room_bytes`` bytes of this thread's own, good until its next call.
+
+    The memory stays: to make the pages of new memory takes longer than to code a tile.
+    """
+    room: Bytes | None = getattr(_of_thread, "room", None)
+    if room is None or room.size < room_bytes:
+        room = _of_thread.room = np.empty(room_bytes, np.uint8)
+    return room[: encode(room)]
