@@ -159,6 +159,6 @@ std::size_t place(unsigned width, const u8* bits, const u8*& values, const u8* e
 
 }  // namespace
 
-const Loops kAvx2Loops{pick, place};
+const Loops kAvx2Loops{pick, place, place};
 
 }  // namespace perdure::mask

@@ -110,7 +110,7 @@ PERDURE_TARGET std::size_t pick_width(const u8* x, const u8* base, std::size_t n
 }
 
 // Lines of `out` are made of two vectors that follow one another, for `out` may begin anywhere in a line.
-template <unsigned kWidth>
+template <unsigned kWidth, bool kAround>
 PERDURE_TARGET std::size_t place_width(const u8* bits, const u8*& values, const u8* end, const u8* base, std::size_t n,
                                        u8* out) {
     constexpr u64 kPart = kWidth == 1 ? ~u64{0} : (u64{1} << 64 / kWidth % 64) - 1;
@@ -133,7 +133,9 @@ PERDURE_TARGET std::size_t place_width(const u8* bits, const u8*& values, const 
             const u64 here = all >> (64 / kWidth * part) % 64 & kPart;
             const __m512i now = expanded<kWidth>(_mm512_loadu_si512(base + byte), here, _mm512_loadu_si512(at));
             at += kWidth * static_cast<unsigned>(_mm_popcnt_u64(here));
-            if (skip == 0) {
+            if constexpr (!kAround) {
+                _mm512_storeu_si512(out + byte, now);
+            } else if (skip == 0) {
                 _mm512_stream_si512(reinterpret_cast<__m512i*>(line + 64), now);
             } else if (byte == 0) [[unlikely]] {
                 _mm512_storeu_si512(out, now);
@@ -143,8 +145,8 @@ PERDURE_TARGET std::size_t place_width(const u8* bits, const u8*& values, const 
             before = now;
         }
     }
-    if (skip != 0 && i != 0) _mm512_storeu_si512(out + i * kWidth - 64, before);
-    store_fence();
+    if (kAround && skip != 0 && i != 0) _mm512_storeu_si512(out + i * kWidth - 64, before);
+    if (kAround) store_fence();
     values = at;
     return i;
 }
@@ -158,17 +160,18 @@ std::size_t pick(unsigned width, const u8* x, const u8* base, std::size_t n, u8*
     }
 }
 
+template <bool kAround>
 std::size_t place(unsigned width, const u8* bits, const u8*& values, const u8* end, const u8* base, std::size_t n, u8* out) {
     switch (width) {
-        case 1: return place_width<1>(bits, values, end, base, n, out);
-        case 2: return place_width<2>(bits, values, end, base, n, out);
-        case 4: return place_width<4>(bits, values, end, base, n, out);
-        default: return place_width<8>(bits, values, end, base, n, out);
+        case 1: return place_width<1, kAround>(bits, values, end, base, n, out);
+        case 2: return place_width<2, kAround>(bits, values, end, base, n, out);
+        case 4: return place_width<4, kAround>(bits, values, end, base, n, out);
+        default: return place_width<8, kAround>(bits, values, end, base, n, out);
     }
 }
 
 }  // namespace
 
-const Loops kAvx512Loops{pick, place};
+const Loops kAvx512Loops{pick, place<false>, place<true>};
 
 }  // namespace perdure::mask

@@ -233,7 +233,8 @@ std::size_t ulp_room(UlpKind kind, std::size_t n) {
     return 1 + kMaxContexts + n * view_of(kind).width + (n + kBlock - 1) / kBlock;
 }
 
-std::size_t ulp_encode(UlpKind kind, const u8* x, const u8* base, std::size_t n, unsigned contexts, unsigned most, u8* out) {
+std::size_t ulp_encode(UlpKind kind, const u8* x, const u8* base, std::size_t n, unsigned contexts, unsigned most, u8* out,
+                       PairDigest* seen) {
     const Kernels& kernels = rans::kernels(simd());
     View view = view_of(kind);
     const Thresholds thresholds = choose(view, x, base, n, contexts, std::max(contexts, most));
@@ -243,13 +244,15 @@ std::size_t ulp_encode(UlpKind kind, const u8* x, const u8* base, std::size_t n,
     *at++ = view.first;
     for (unsigned i = 0; i < thresholds.n; ++i) *at++ = thresholds.at[i];
     for (std::size_t i = 0; i < n; i += kBlock) {
-        const std::size_t byte = i * view.width;
-        at = encode_block(kernels, view, x + byte, base + byte, std::min(kBlock, n - i), thresholds.n + 1, at);
+        const std::size_t byte = i * view.width, here = std::min(kBlock, n - i);
+        if (seen != nullptr) seen->reach(byte + here * view.width);
+        at = encode_block(kernels, view, x + byte, base + byte, here, thresholds.n + 1, at);
     }
     return static_cast<std::size_t>(at - out);
 }
 
-bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, std::size_t n, u8* out) {
+bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, std::size_t n, u8* out,
+                PairDigest* seen) {
     const Kernels& kernels = rans::kernels(simd());
     View view = view_of(kind);
     const u8* end = in + nbytes;
@@ -265,9 +268,10 @@ bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, 
     }
     thresholds.set(view);
     for (std::size_t i = 0; i < n; i += kBlock) {
-        const std::size_t byte = i * view.width;
-        in = decode_block(kernels, view, in, end, base + byte, std::min(kBlock, n - i), thresholds.n + 1, out + byte);
+        const std::size_t byte = i * view.width, here = std::min(kBlock, n - i);
+        in = decode_block(kernels, view, in, end, base + byte, here, thresholds.n + 1, out + byte);
         if (in == nullptr) return false;
+        if (seen != nullptr) seen->reach(byte + here * view.width);
     }
     return in == end;
 }

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import ClassVar, Final, Literal, Protocol, TypeAlias
+from typing import ClassVar, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 import numpy.typing as npt
@@ -15,9 +15,12 @@ import numpy.typing as npt
 from perdure.codec.digest import BytesLike
 from perdure.codec.dtypes import DType
 
-__all__ = ["LEVELS", "ArrayToBytes", "Bytes", "Level", "coded_by"]
+__all__ = ["LEVELS", "ArrayToBytes", "Bytes", "Digests", "DigestsOnTheWay", "Level", "coded_by"]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
+
+Digests: TypeAlias = npt.NDArray[np.uint8]
+"""uint8[2, 16]: of a tile and of its base."""
 
 Level: TypeAlias = Literal["normal", "small"]
 """``small`` is smaller and slower to write; readers need not know."""
@@ -52,6 +55,24 @@ class ArrayToBytes(Protocol):
 
         Raises: `FormatRefused` if ``coded`` is nothing that `encode` returns; never reads or writes outside of the
         arrays.
+        """
+        ...
+
+
+@runtime_checkable
+class DigestsOnTheWay(Protocol):
+    """A stage that can take the digests of a tile and its base while their bytes are in the cache anyway."""
+
+    def encode_and_digest(
+        self, tile: Bytes, *, dtype: DType, base: Bytes, level: Level, digests: Digests
+    ) -> BytesLike | None:
+        """What `ArrayToBytes.encode` returns, and the digests; None, and no digests, where it can do nothing."""
+        ...
+
+    def decode_and_digest(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes, digests: Digests) -> None:
+        """What `ArrayToBytes.decode` does, and the digests.
+
+        Raises: what `ArrayToBytes.decode` raises; ``digests`` may then hold anything.
         """
         ...
 

@@ -22,6 +22,7 @@ from perdure.codec.rans_twin import (
     class_of,
     n_log_n,
 )
+from perdure.codec.twin import digest_pair
 
 __all__ = ["ulp_decode", "ulp_encode", "ulp_room"]
 
@@ -47,8 +48,17 @@ def ulp_room(nbytes: int, kind: int) -> int:
     return 1 + _MAX_CONTEXTS + n * _WIDTH[kind] + -(-n // BLOCK)
 
 
-def ulp_encode(data: BytesLike, base: BytesLike, out: Bytes, kind: int, contexts: int, most: int = 0) -> int:
+def ulp_encode(
+    data: BytesLike,
+    base: BytesLike,
+    out: Bytes,
+    kind: int,
+    contexts: int,
+    most: int = 0,
+    digests: Bytes | None = None,
+) -> int:
     """Encode a tile into ``out``; the bytes written."""
+    digest_pair(data, base, digests)
     now, before = _elements(as_bytes(data), kind), _elements(as_bytes(base), kind)
     first, begins = _choose(now, before, kind, contexts, max(contexts, most))
     blocks = [slice(at, at + BLOCK) for at in range(0, now.size, BLOCK)]
@@ -58,7 +68,7 @@ def ulp_encode(data: BytesLike, base: BytesLike, out: Bytes, kind: int, contexts
     return int(joined.size)
 
 
-def ulp_decode(coded: BytesLike, base: BytesLike, out: Bytes, kind: int) -> bool:
+def ulp_decode(coded: BytesLike, base: BytesLike, out: Bytes, kind: int, digests: Bytes | None = None) -> bool:
     """Decode a tile into ``out``; whether it was one."""
     data, before = as_bytes(coded).tobytes(), _elements(as_bytes(base), kind)
     now = _elements(out, kind)
@@ -74,6 +84,8 @@ def ulp_decode(coded: BytesLike, base: BytesLike, out: Bytes, kind: int) -> bool
         if end is None:
             return False
         at = end
+    if at == len(data):
+        digest_pair(out, base, digests)
     return at == len(data)
 
 
