@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "stream_copy.h"
+
 namespace perdure {
 
 namespace mask {
@@ -141,12 +143,17 @@ bool mask_decode(unsigned width, const u8* in, std::size_t nbytes, const u8* bas
     if (nbytes < mask_bytes(n)) return false;
     const mask::Loops& loops = mask::loops(simd());
     Source from(in + mask_bytes(n), in + nbytes);
-    const std::size_t piece = seen == nullptr ? n : kPieceBytes / width;
-    for (std::size_t i = 0; i < n; i += piece) {
-        const std::size_t here = std::min(piece, n - i);
-        if (!place_piece(loops, width, in + i / 8, from, base + i * width, here, out + i * width, seen != nullptr)) return false;
-        if (seen != nullptr) seen->reach((i + here) * width);
+    if (seen == nullptr) return place_piece(loops, width, in, from, base, n, out, false) && from.at == from.last;
+    alignas(64) static thread_local u8 near[kPieceBytes];
+    const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
+    for (std::size_t i = 0; i < n; i += kPieceBytes / width) {
+        const std::size_t here = std::min(kPieceBytes / width, n - i);
+        u8* to = out + i * width;
+        if (!place_piece(loops, width, in + i / 8, from, base + i * width, here, aligned ? near : to, true)) return false;
+        if (aligned) seen->tile.bring(near, to, here * width);
+        seen->reach((i + here) * width);
     }
+    store_fence();
     return from.at == from.last;
 }
 

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "xxh3.h"
 
@@ -21,6 +22,15 @@ public:
         if (blocks <= blocks_) return;
         stream_.absorb(bytes_ + blocks_ * kBlockBytes, blocks - blocks_);
         blocks_ = blocks;
+    }
+
+    // The next `n` bytes are at `from`, and go to `to`, where they belong, around the caches; `to` is aligned to 64. Only after whole
+    // blocks, and `store_fence` (stream_copy.h) when all is done.
+    void bring(const std::uint8_t* from, std::uint8_t* to, std::size_t n) {
+        const std::size_t blocks = std::min(n / kBlockBytes, whole_blocks() - blocks_), done = blocks * kBlockBytes;
+        stream_.absorb_copy(from, to, blocks);
+        std::memcpy(to + done, from + done, n - done);
+        blocks_ += blocks;
     }
 
     // All bytes are there: write the digest to `out[16]`.

@@ -57,6 +57,11 @@ struct Codec {
 
     bool decode(const Exact& in, const Exact& base, std::size_t n, u8* out) const {
         using namespace perdure;
+        if (below(2) == 0 && which < 2 && n != 0) {
+            PairDigest seen(out, base.at, n * itemsize());
+            return which == 0 ? mask_decode(width, in.at, in.size, base.at, n, out, &seen)
+                              : ulp_decode(kind, in.at, in.size, base.at, n, out, &seen);
+        }
         if (which == 0) return mask_decode(width, in.at, in.size, base.at, n, out);
         if (which == 1) return ulp_decode(kind, in.at, in.size, base.at, n, out);
         return planes_decode({width, floats}, in.at, in.size, on_base ? base.at : nullptr, n, out);

@@ -161,6 +161,37 @@ def test_masks_go_anywhere_in_a_line_of_memory_and_touch_nothing_beside_it(level
         assert (memory[at + new.size :] == 0xA5).all()
 
 
+@pytest.mark.parametrize("what", ["ulp", "mask"])
+def test_digests_on_the_way_are_those_of_tile_and_base(level: str, what: str) -> None:
+    kernel, how, more = (ULP, (0,), (4, 0)) if what == "ulp" else (MASK, (2,), ())
+    new, old = PAIRS["large steps"]
+    for size, at in (
+        (16, 0),
+        (240, 0),
+        (242, 2),
+        (1024, 0),
+        (1026, 0),
+        (65536, 0),
+        (65538, 0),
+        (new.size, 0),
+        (new.size, 16),
+    ):
+        tile, base = new[:size], old[:size]
+        wanted = native.digest(tile) + native.digest(base)
+        memory = np.zeros(size + 128, np.uint8)
+        start = -memory.ctypes.data % 64 + at
+        out = memory[start : start + size]
+        room = native.ulp_room(size, 0) if what == "ulp" else native.mask_room(size, 2)
+        for encode, decode in kernel:
+            coded_tile, digests = np.zeros(room, np.uint8), np.zeros((2, 16), np.uint8)
+            n = encode(tile, base, coded_tile, *how, *more, digests=digests)
+            assert digests.tobytes() == wanted
+            digests[:] = 0
+            assert decode(coded_tile[:n], base, out, *how, digests=digests)
+            assert digests.tobytes() == wanted
+            assert np.array_equal(out, tile)
+
+
 @pytest.mark.parametrize("floats", [False, True])
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_planes_of_any_number_of_elements_equal_the_twins(level: str, width: int, floats: bool) -> None:

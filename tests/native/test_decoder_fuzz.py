@@ -9,9 +9,19 @@ from pathlib import Path
 import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
-SHARED = ("mask", "planes", "planes_split", "rans_model", "rans_scalar", "simd", "ulp")
-X86 = ("codec_levels_x86", "simd_x86", "stream_copy_x86", "mask_*", "planes_split_*", "rans_*_avx2", "rans_*_avx512")
-PORTABLE = ("codec_levels_portable", "simd_portable")
+SHARED = ("mask", "planes", "planes_split", "rans_model", "rans_scalar", "simd", "ulp", "xxh3", "xxh3_s*")
+X86 = (
+    "codec_levels_x86",
+    "simd_x86",
+    "stream_copy_x86",
+    "xxh3_avx*",
+    "xxh3_loops_x86",
+    "mask_*",
+    "planes_split_*",
+    "rans_*_avx2",
+    "rans_*_avx512",
+)
+PORTABLE = ("codec_levels_portable", "simd_portable", "stream_copy_portable", "xxh3_loops_portable")
 
 
 @pytest.mark.slow
