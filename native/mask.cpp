@@ -136,6 +136,7 @@ std::size_t mask_encode(unsigned width, const u8* x, const u8* base, std::size_t
         const std::size_t done = loops.pick(width, now, before, here, bits, values);
         values = pick_rest(width, now + done * width, before + done * width, here - done, bits + done / 8, values);
     }
+    store_fence();
     return static_cast<std::size_t>(values - out);
 }
 
@@ -143,7 +144,11 @@ bool mask_decode(unsigned width, const u8* in, std::size_t nbytes, const u8* bas
     if (nbytes < mask_bytes(n)) return false;
     const mask::Loops& loops = mask::loops(simd());
     Source from(in + mask_bytes(n), in + nbytes);
-    if (seen == nullptr) return place_piece(loops, width, in, from, base, n, out, false) && from.at == from.last;
+    if (seen == nullptr) {
+        const bool good = place_piece(loops, width, in, from, base, n, out, false) && from.at == from.last;
+        store_fence();
+        return good;
+    }
     alignas(64) static thread_local u8 near[kPieceBytes];
     const bool aligned = reinterpret_cast<std::uintptr_t>(out) % 64 == 0;
     for (std::size_t i = 0; i < n; i += kPieceBytes / width) {

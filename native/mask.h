@@ -30,7 +30,7 @@ namespace mask {
 
 // The loops that have a version for each `Simd` level. They do a multiple of 64 elements from the first one on, as many as
 // they can, and say how many; `values` moves on. The portable version does none: the rest is done by mask.cpp anyway.
-// `place_around` may store around the caches, `place` leaves in them what it wrote.
+// `pick` and `place_around` may store around the caches (mask.cpp ends with a `store_fence`), `place` leaves in them what it wrote.
 struct Loops {
     std::size_t (*pick)(unsigned width, const std::uint8_t* x, const std::uint8_t* base, std::size_t n, std::uint8_t* bits,
                         std::uint8_t*& values);

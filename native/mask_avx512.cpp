@@ -5,7 +5,6 @@
 #include <cstring>
 
 #include "mask.h"
-#include "stream_copy.h"
 
 #define PERDURE_TARGET __attribute__((target("avx512f,avx512bw,avx512vl,avx512vbmi,avx512vbmi2,bmi,bmi2,popcnt")))
 #define PERDURE_INLINE PERDURE_TARGET __attribute__((always_inline)) inline
@@ -105,7 +104,6 @@ PERDURE_TARGET std::size_t pick_width(const u8* x, const u8* base, std::size_t n
         std::memcpy(bits, &all, 8);
     }
     values = lines.finish();
-    store_fence();
     return whole;
 }
 
@@ -146,7 +144,6 @@ PERDURE_TARGET std::size_t place_width(const u8* bits, const u8*& values, const 
         }
     }
     if (kAround && skip != 0 && i != 0) _mm512_storeu_si512(out + i * kWidth - 64, before);
-    if (kAround) store_fence();
     values = at;
     return i;
 }
