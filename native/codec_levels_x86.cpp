@@ -34,6 +34,9 @@ const planes::Splitter& planes::splitter(Simd level) {
     return level == Simd::scalar ? kScalarSplitter : kAvx2Splitter;
 }
 
-const mask::Loops& mask::loops(Simd level) { return level == Simd::avx512 && moves_bytes() ? kAvx512Loops : kNoLoops; }
+const mask::Loops& mask::loops(Simd level) {
+    if (level == Simd::avx512 && moves_bytes()) return kAvx512Loops;
+    return level == Simd::scalar ? kNoLoops : kAvx2Loops;
+}
 
 }  // namespace perdure

@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "piece_digest.h"
 #include "simd.h"
 
 namespace perdure {
@@ -17,26 +18,31 @@ constexpr std::size_t mask_bytes(std::size_t n) { return n / 8 + (n % 8 != 0); }
 constexpr std::size_t mask_room(unsigned width, std::size_t n) { return mask_bytes(n) + n * width + 64; }
 
 // Encode `n` elements of `width` bytes at `x` against those at `base` into `out`; returns the bytes written.
-std::size_t mask_encode(unsigned width, const std::uint8_t* x, const std::uint8_t* base, std::size_t n, std::uint8_t* out);
+// `seen`, if there is one, is of both and is told how far they were read; the caller finishes it.
+std::size_t mask_encode(unsigned width, const std::uint8_t* x, const std::uint8_t* base, std::size_t n, std::uint8_t* out,
+                        PairDigest* seen = nullptr);
 
-// Decode into `out`; false if [in, in + nbytes) is nothing that an encoder wrote.
+// Decode into `out`; false if [in, in + nbytes) is nothing that an encoder wrote. `seen` is of `out` and `base`.
 bool mask_decode(unsigned width, const std::uint8_t* in, std::size_t nbytes, const std::uint8_t* base, std::size_t n,
-                 std::uint8_t* out);
+                 std::uint8_t* out, PairDigest* seen = nullptr);
 
 namespace mask {
 
 // The loops that have a version for each `Simd` level. They do a multiple of 64 elements from the first one on, as many as
 // they can, and say how many; `values` moves on. The portable version does none: the rest is done by mask.cpp anyway.
+// `pick` and `place_around` may store around the caches (mask.cpp ends with a `store_fence`), `place` leaves in them what it wrote.
 struct Loops {
     std::size_t (*pick)(unsigned width, const std::uint8_t* x, const std::uint8_t* base, std::size_t n, std::uint8_t* bits,
                         std::uint8_t*& values);
     std::size_t (*place)(unsigned width, const std::uint8_t* bits, const std::uint8_t*& values, const std::uint8_t* end,
                          const std::uint8_t* base, std::size_t n, std::uint8_t* out);
+    decltype(place) place_around;
 };
 
 const Loops& loops(Simd level);
 
 extern const Loops kNoLoops;
+extern const Loops kAvx2Loops;
 extern const Loops kAvx512Loops;
 
 }  // namespace mask

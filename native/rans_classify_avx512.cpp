@@ -130,6 +130,7 @@ std::size_t classify_any(const u8* x, const u8* base, std::size_t n, const View&
                          u8* raw, u8* literals, u32* counts) {
     if (contexts == 1) return classify<E, kWidth, 1>(x, base, n, view, index, raw, literals, counts);
     if (contexts <= 4) return classify<E, kWidth, 4>(x, base, n, view, index, raw, literals, counts);
+    if (contexts <= 6) return classify<E, kWidth, 6>(x, base, n, view, index, raw, literals, counts);
     return classify<E, kWidth, 8>(x, base, n, view, index, raw, literals, counts);
 }
 

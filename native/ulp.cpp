@@ -16,7 +16,10 @@ enum Mode : u8 { kSame = 0, kRaw = 1, kCoded = 2 };
 constexpr std::size_t kHeader = 1 + 3 * 4;         // of a coded block: mode and sizes
 constexpr std::size_t kMaxTables = kMaxContexts * (2 + kClasses);
 constexpr std::size_t kSamples = 128;              // groups that are looked at to choose contexts
-constexpr std::size_t kMaxRuns = 32;               // bins are drawn together into at most about so many
+constexpr std::size_t kMaxRuns = 65;               // runs of bins: each holds something, but for the last one
+constexpr std::size_t kSoon = 16;                  // groups that are asked for before they are looked at
+constexpr std::size_t kMinShare = 1024;            // of the sample at least so small a part makes a run of bins
+constexpr u64 kLarge = 91;
 constexpr u64 kContextBits = 18 * 8;               // what a context's table takes in each block
 
 View view_of(UlpKind kind) {
@@ -48,32 +51,43 @@ struct Thresholds {
     }
 };
 
+struct ClassTable {
+    u8 of[256];
+    constexpr ClassTable() : of() {
+        for (unsigned m = 0; m < 256; ++m) of[m] = class_of(m);
+    }
+};
+constexpr ClassTable kClassOf;
+
 int ordered(int bits, bool wide) {
     const int sign = wide ? 0x8000 : 0x80;
     return bits & sign ? -1 - (bits & (sign - 1)) : bits;
 }
 
-// Look at a sample and choose where contexts begin, so that the sample takes the fewest bits; sets `view.first` too.
-Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsigned most) {
+// Look at a sample and choose where contexts begin, so that the sample takes the fewest bits; sets `view.first` too. More than
+// `contexts` are tried, up to `most`, only while the sample takes more than kLarge parts of 100 of what one context takes.
+Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsigned contexts, unsigned most) {
     const bool wide = view.width == 2;
     const std::size_t groups = n / kLanes, samples = std::min(groups, kSamples);
     static thread_local u32 seen[256][kClasses];
     std::memset(seen, 0, sizeof seen);
     unsigned highest = 0;
+    u64 rest = 0;  // what classes do not tell: raw bits and literals
     for (std::size_t s = 0; s < samples; ++s) {
-        const std::size_t start = s * groups / samples * kLanes;
+        const std::size_t start = s * groups / samples * kLanes, soon = (s + kSoon) * groups / samples * kLanes * view.width;
+        for (std::size_t line = 0; line < kLanes * view.width; line += 64) {
+            __builtin_prefetch(x + soon + line);
+            __builtin_prefetch(base + soon + line);
+        }
         for (std::size_t i = start; i < start + kLanes; ++i) {
             const int now = wide ? x[2 * i] | x[2 * i + 1] << 8 : x[i];
             const int before = wide ? base[2 * i] | base[2 * i + 1] << 8 : base[i];
             const auto distance = static_cast<std::int16_t>(ordered(now, wide) - ordered(before, wide));
             const unsigned magnitude = static_cast<unsigned>(distance < 0 ? -distance : distance);
-            const unsigned kind = magnitude < 4 ? magnitude
-                                  : magnitude > 255 ? kEscape
-                                  : magnitude > 127 ? 14
-                                  : 2 * static_cast<unsigned>(31 - __builtin_clz(magnitude)) +
-                                        (magnitude >> (30 - __builtin_clz(magnitude)) & 1);
+            const unsigned kind = magnitude > 255 ? kEscape : kClassOf.of[magnitude];
             const unsigned bin = static_cast<unsigned>(before & (wide ? 0x7fff : 0x7f)) >> view.shift;
             ++seen[bin][kind];
+            rest += kind == kEscape ? 8 * view.width : kBits[kind];
             highest = std::max(highest, bin);
         }
     }
@@ -81,10 +95,10 @@ Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsign
     Thresholds chosen;
     if (samples == 0 || most < 2) return chosen;
 
-    // Runs of bins that hold at least 1/32 of the sample: sums[r] is over all runs before r.
-    const u64 enough = samples * kLanes / kMaxRuns;
-    u32 sums[kMaxRuns + 2][kClasses + 1] = {};
-    u8 begins[kMaxRuns + 2] = {};
+    // Runs of bins, for most of them hold little or nothing: sums[r] is over all runs before r.
+    const u64 enough = std::max<u64>(1, samples * kLanes / kMinShare);
+    u32 sums[kMaxRuns + 1][kClasses + 1] = {};
+    u8 begins[kMaxRuns + 1] = {};
     unsigned runs = 0;
     u32 open[kClasses + 1] = {};
     for (unsigned bin = 0; bin < 256; ++bin) {
@@ -98,9 +112,8 @@ Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsign
         ++runs;
         begins[runs] = static_cast<u8>(std::min(63, static_cast<int>(bin) + 1 - view.first));
         std::memset(open, 0, sizeof open);
-        if (runs == kMaxRuns + 1) break;
     }
-    static thread_local u64 cost[kMaxRuns + 2][kMaxRuns + 2];
+    static thread_local u64 cost[kMaxRuns + 1][kMaxRuns + 1];
     for (unsigned from = 0; from < runs; ++from) {
         for (unsigned to = from + 1; to <= runs; ++to) {
             u64 bits = n_log_n(sums[to][kClasses] - sums[from][kClasses]);
@@ -109,13 +122,14 @@ Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsign
         }
     }
     // best[c][to]: the fewest bits of the runs before `to` in c + 1 contexts; from[c][to]: where the last of them begins.
-    u64 best[kMaxContexts][kMaxRuns + 2];
-    u8 from[kMaxContexts][kMaxRuns + 2] = {};
+    u64 best[kMaxContexts][kMaxRuns + 1];
+    u8 from[kMaxContexts][kMaxRuns + 1] = {};
     const u64 blocks = (n + kBlock - 1) / kBlock;
     const u64 each = (kContextBits * blocks * (samples * kLanes) << 16) / n;
     u64 fewest = 0;
-    unsigned contexts = 1;
+    unsigned used = 1;
     for (unsigned c = 0; c < std::min(most, runs); ++c) {
+        if (c >= contexts && 100 * (fewest + (rest << 16)) <= kLarge * (best[0][runs] + (rest << 16))) break;
         for (unsigned to = c + 1; to <= runs; ++to) {
             if (c == 0) {
                 best[0][to] = cost[0][to];
@@ -133,11 +147,11 @@ Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsign
         const u64 bits = best[c][runs] + each * (c + 1);
         if (c == 0 || bits < fewest) {
             fewest = bits;
-            contexts = c + 1;
+            used = c + 1;
         }
     }
-    chosen.n = contexts - 1;
-    for (unsigned c = contexts - 1, to = runs; c > 0; --c) {
+    chosen.n = used - 1;
+    for (unsigned c = used - 1, to = runs; c > 0; --c) {
         to = from[c][to];
         chosen.at[c - 1] = begins[to];
     }
@@ -220,23 +234,26 @@ std::size_t ulp_room(UlpKind kind, std::size_t n) {
     return 1 + kMaxContexts + n * view_of(kind).width + (n + kBlock - 1) / kBlock;
 }
 
-std::size_t ulp_encode(UlpKind kind, const u8* x, const u8* base, std::size_t n, unsigned contexts, u8* out) {
+std::size_t ulp_encode(UlpKind kind, const u8* x, const u8* base, std::size_t n, unsigned contexts, unsigned most, u8* out,
+                       PairDigest* seen) {
     const Kernels& kernels = rans::kernels(simd());
     View view = view_of(kind);
-    const Thresholds thresholds = choose(view, x, base, n, contexts);
+    const Thresholds thresholds = choose(view, x, base, n, contexts, std::max(contexts, most));
     thresholds.set(view);
     u8* at = out;
     *at++ = static_cast<u8>(thresholds.n + 1);
     *at++ = view.first;
     for (unsigned i = 0; i < thresholds.n; ++i) *at++ = thresholds.at[i];
     for (std::size_t i = 0; i < n; i += kBlock) {
-        const std::size_t byte = i * view.width;
-        at = encode_block(kernels, view, x + byte, base + byte, std::min(kBlock, n - i), thresholds.n + 1, at);
+        const std::size_t byte = i * view.width, here = std::min(kBlock, n - i);
+        if (seen != nullptr) seen->reach(byte + here * view.width);
+        at = encode_block(kernels, view, x + byte, base + byte, here, thresholds.n + 1, at);
     }
     return static_cast<std::size_t>(at - out);
 }
 
-bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, std::size_t n, u8* out) {
+bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, std::size_t n, u8* out,
+                PairDigest* seen) {
     const Kernels& kernels = rans::kernels(simd());
     View view = view_of(kind);
     const u8* end = in + nbytes;
@@ -252,9 +269,10 @@ bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, 
     }
     thresholds.set(view);
     for (std::size_t i = 0; i < n; i += kBlock) {
-        const std::size_t byte = i * view.width;
-        in = decode_block(kernels, view, in, end, base + byte, std::min(kBlock, n - i), thresholds.n + 1, out + byte);
+        const std::size_t byte = i * view.width, here = std::min(kBlock, n - i);
+        in = decode_block(kernels, view, in, end, base + byte, here, thresholds.n + 1, out + byte);
         if (in == nullptr) return false;
+        if (seen != nullptr) seen->reach(byte + here * view.width);
     }
     return in == end;
 }

@@ -1,3 +1,7 @@
+#include <nanobind/stl/optional.h>
+
+#include <optional>
+
 #include "../cluster.h"
 #include "../mask.h"
 #include "../planes.h"
@@ -9,6 +13,7 @@ namespace perdure::bind {
 namespace {
 
 using Out = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using MaybeDigests = std::optional<Digests>;  // uint8[2, 16]: of the tile and of its base
 
 unsigned checked_width(std::int64_t width) {
     if (width != 1 && width != 2 && width != 4 && width != 8) throw nb::value_error("elements have 1, 2, 4 or 8 bytes");
@@ -39,6 +44,23 @@ void check_apart(const void* a, std::size_t a_nbytes, const void* b, std::size_t
     if (at < other + b_nbytes && other < at + a_nbytes) throw nb::value_error("out overlaps what is read");
 }
 
+// Run `work(digests to take or null)`, and write them if it did not fail.
+template <class Work>
+auto with_digests(const MaybeDigests& out, const std::uint8_t* tile, const std::uint8_t* base, std::size_t nbytes,
+                  const Work& work) {
+    if (!out) return work(nullptr);
+    PairDigest seen(tile, base, nbytes);
+    const auto done = work(&seen);
+    if (done) seen.finish(out->data());
+    return done;
+}
+
+void check_digests(const MaybeDigests& out) {
+    if (out && (out->shape(0) != 2 || out->shape(1) != kDigestBytes)) {
+        throw nb::value_error("digests must be uint8[2, 16]: of the tile and of its base");
+    }
+}
+
 std::size_t width_of(UlpKind kind) { return kind == UlpKind::float8 ? 1 : 2; }
 
 // Check, then run `work(x, base or null, n)` without the interpreter's lock.
@@ -65,40 +87,53 @@ bool off_tile(nb::object coded, nb::object base, Out& out, std::size_t width, co
     return work(bytes.data(), bytes.size(), under, n);
 }
 
-std::size_t ulp_encode_checked(nb::object data, nb::object base, Out out, std::int64_t kind, std::int64_t contexts) {
+std::size_t ulp_encode_checked(nb::object data, nb::object base, Out out, std::int64_t kind, std::int64_t contexts,
+                               std::int64_t most, MaybeDigests digests) {
     const UlpKind known = checked_kind(kind);
-    if (contexts < 1 || contexts > 8) throw nb::value_error("contexts must be from 1 to 8");
+    if (contexts < 1 || contexts > 8 || most < 0 || most > 8) throw nb::value_error("contexts must be from 1 to 8");
     if (base.is_none()) throw nb::value_error("there is no distance without a base");
+    check_digests(digests);
     return on_tile(data, base, out, width_of(known), [&](auto* x, auto* below, std::size_t n) {
         check_room(ulp_room(known, n), out);
         nb::gil_scoped_release released;
-        return ulp_encode(known, x, below, n, static_cast<unsigned>(contexts), out.data());
+        return with_digests(digests, x, below, n * width_of(known), [&](PairDigest* seen) {
+            return ulp_encode(known, x, below, n, static_cast<unsigned>(contexts), static_cast<unsigned>(most), out.data(),
+                              seen);
+        });
     });
 }
 
-bool ulp_decode_checked(nb::object coded, nb::object base, Out out, std::int64_t kind) {
+bool ulp_decode_checked(nb::object coded, nb::object base, Out out, std::int64_t kind, MaybeDigests digests) {
     const UlpKind known = checked_kind(kind);
     if (base.is_none()) throw nb::value_error("there is no distance without a base");
+    check_digests(digests);
     return off_tile(coded, base, out, width_of(known), [&](auto* in, std::size_t nbytes, auto* below, std::size_t n) {
-        return ulp_decode(known, in, nbytes, below, n, out.data());
+        return with_digests(digests, out.data(), below, out.shape(0), [&](PairDigest* seen) {
+            return ulp_decode(known, in, nbytes, below, n, out.data(), seen);
+        });
     });
 }
 
-std::size_t mask_encode_checked(nb::object data, nb::object base, Out out, std::int64_t width) {
+std::size_t mask_encode_checked(nb::object data, nb::object base, Out out, std::int64_t width, MaybeDigests digests) {
     const unsigned bytes = checked_width(width);
     if (base.is_none()) throw nb::value_error("there is nothing to compare with without a base");
+    check_digests(digests);
     return on_tile(data, base, out, bytes, [&](auto* x, auto* below, std::size_t n) {
         check_room(mask_room(bytes, n), out);
         nb::gil_scoped_release released;
-        return mask_encode(bytes, x, below, n, out.data());
+        return with_digests(digests, x, below, n * bytes,
+                            [&](PairDigest* seen) { return mask_encode(bytes, x, below, n, out.data(), seen); });
     });
 }
 
-bool mask_decode_checked(nb::object coded, nb::object base, Out out, std::int64_t width) {
+bool mask_decode_checked(nb::object coded, nb::object base, Out out, std::int64_t width, MaybeDigests digests) {
     const unsigned bytes = checked_width(width);
     if (base.is_none()) throw nb::value_error("there is nothing to compare with without a base");
+    check_digests(digests);
     return off_tile(coded, base, out, bytes, [&](auto* in, std::size_t nbytes, auto* below, std::size_t n) {
-        return mask_decode(bytes, in, nbytes, below, n, out.data());
+        return with_digests(digests, out.data(), below, out.shape(0), [&](PairDigest* seen) {
+            return mask_decode(bytes, in, nbytes, below, n, out.data(), seen);
+        });
     });
 }
 
@@ -153,17 +188,18 @@ void add_codec(nb::module_& module) {
         return ulp_room(known, static_cast<std::size_t>(nbytes) / width_of(known));
     }, nb::arg("nbytes"), nb::arg("kind"), "The bytes that out needs.");
     module.def("ulp_encode", &ulp_encode_checked, nb::arg("data"), nb::arg("base"), nb::arg("out").noconvert(),
-               nb::arg("kind"), nb::arg("contexts"), "Encode a tile; the bytes written. See ulp.h.");
+               nb::arg("kind"), nb::arg("contexts"), nb::arg("most") = 0,
+               nb::arg("digests").noconvert() = nb::none(), "Encode a tile; the bytes written. See ulp.h.");
     module.def("ulp_decode", &ulp_decode_checked, nb::arg("coded"), nb::arg("base"), nb::arg("out").noconvert(),
-               nb::arg("kind"), "Decode a tile; whether it was one. See ulp.h.");
+               nb::arg("kind"), nb::arg("digests").noconvert() = nb::none(), "Decode a tile; whether it was one. See ulp.h.");
     module.def("mask_room", [](std::int64_t nbytes, std::int64_t width) {
         const unsigned bytes = checked_width(width);
         return mask_room(bytes, static_cast<std::size_t>(nbytes) / bytes);
     }, nb::arg("nbytes"), nb::arg("width"), "The bytes that out needs.");
     module.def("mask_encode", &mask_encode_checked, nb::arg("data"), nb::arg("base"), nb::arg("out").noconvert(),
-               nb::arg("width"), "Encode a tile; the bytes written. See mask.h.");
+               nb::arg("width"), nb::arg("digests").noconvert() = nb::none(), "Encode a tile; the bytes written. See mask.h.");
     module.def("mask_decode", &mask_decode_checked, nb::arg("coded"), nb::arg("base"), nb::arg("out").noconvert(),
-               nb::arg("width"), "Decode a tile; whether it was one. See mask.h.");
+               nb::arg("width"), nb::arg("digests").noconvert() = nb::none(), "Decode a tile; whether it was one. See mask.h.");
     module.def("planes_room", [](std::int64_t nbytes, std::int64_t width) {
         const PlanesKind kind{checked_width(width), false};
         return planes_room(kind, static_cast<std::size_t>(nbytes) / kind.width);

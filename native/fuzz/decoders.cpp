@@ -53,7 +53,8 @@ struct Codec {
         const PlanesKind planes{width, floats};
         std::vector<u8> out(which == 0 ? mask_room(width, n) : which == 1 ? ulp_room(kind, n) : planes_room(planes, n));
         const std::size_t size = which == 0   ? mask_encode(width, x, base, n, out.data())
-                                 : which == 1 ? ulp_encode(kind, x, base, n, 1 + static_cast<unsigned>(below(8)), out.data())
+                                 : which == 1 ? ulp_encode(kind, x, base, n, 1 + static_cast<unsigned>(below(8)),
+                                                           static_cast<unsigned>(below(9)), out.data())
                                               : planes_encode(planes, x, on_base ? base : nullptr, n, out.data());
         out.resize(size);
         return out;
@@ -67,6 +68,11 @@ struct Codec {
 
     bool decode(const Exact& in, const Exact& base, std::size_t n, u8* out) const {
         using namespace perdure;
+        if (below(2) == 0 && which < 2 && n != 0) {
+            PairDigest seen(out, base.at, n * itemsize());
+            return which == 0 ? mask_decode(width, in.at, in.size, base.at, n, out, &seen)
+                              : ulp_decode(kind, in.at, in.size, base.at, n, out, &seen);
+        }
         if (which == 0) return mask_decode(width, in.at, in.size, base.at, n, out);
         if (which == 1) return ulp_decode(kind, in.at, in.size, base.at, n, out);
         return planes_decode({width, floats}, in.at, in.size, on_base ? base.at : nullptr, n, out);

@@ -112,19 +112,19 @@ def test_distances_around_the_end_of_a_block_equal_the_twins(level: str, n: int)
     agree(*ULP, native.ulp_room(2 * n, 0), new, old, (0, 4), (0,))
 
 
-@pytest.mark.parametrize("contexts", [1, 2, 4, 8])
+@pytest.mark.parametrize(("contexts", "most"), [(1, 0), (2, 3), (4, 6), (8, 8)])
 @pytest.mark.parametrize("what", PAIRS)
-def test_distances_between_any_patterns_equal_the_twins(what: str, contexts: int) -> None:
+def test_distances_between_any_patterns_equal_the_twins(what: str, contexts: int, most: int) -> None:
     """All levels in one go, for the twin is the slow one."""
     new, old = PAIRS[what]
     before = native.simd()
     for kind, _ in KIND_WIDTHS if contexts == 4 else KIND_WIDTHS[:1]:
         room = native.ulp_room(new.size, kind)
-        theirs = coded(ulp_twin.ulp_encode, room, new, old, kind, contexts)
+        theirs = coded(ulp_twin.ulp_encode, room, new, old, kind, contexts, most)
         for level in LEVELS:
             native.use_simd(level)
             try:
-                ours, out = coded(native.ulp_encode, room, new, old, kind, contexts), np.zeros_like(new)
+                ours, out = coded(native.ulp_encode, room, new, old, kind, contexts, most), np.zeros_like(new)
                 assert ours.tobytes() == theirs.tobytes(), level
                 assert native.ulp_decode(ours, old, out, kind), level
                 assert np.array_equal(out, new), level
@@ -142,6 +142,54 @@ def test_masks_equal_the_twins(level: str, width: int, what: str) -> None:
     for n in (*SIZES, new.size // width):
         size = n * width
         agree(*MASK, native.mask_room(size, width), new[:size], old[:size], (width,), (width,))
+
+
+@pytest.mark.parametrize("width", [1, 2, 4, 8])
+def test_masks_go_anywhere_in_a_line_of_memory_and_touch_nothing_beside_it(level: str, width: int) -> None:
+    new, old = (data[:6000] for data in PAIRS["large steps"])
+    wanted = coded(mask_twin.mask_encode, native.mask_room(new.size, width), new, old, width)
+    for at in range(64):
+        memory = np.full(2 * new.size, 0xA5, np.uint8)
+        out = memory[at : at + native.mask_room(new.size, width)]
+        assert out[: native.mask_encode(new, old, out, width)].tobytes() == wanted.tobytes()
+        assert (memory[:at] == 0xA5).all()
+        assert (memory[at + out.size :] == 0xA5).all()
+        memory[:] = 0xA5
+        assert native.mask_decode(wanted, old, memory[at : at + new.size], width)
+        assert memory[at : at + new.size].tobytes() == new.tobytes()
+        assert (memory[:at] == 0xA5).all()
+        assert (memory[at + new.size :] == 0xA5).all()
+
+
+@pytest.mark.parametrize("what", ["ulp", "mask"])
+def test_digests_on_the_way_are_those_of_tile_and_base(level: str, what: str) -> None:
+    kernel, how, more = (ULP, (0,), (4, 0)) if what == "ulp" else (MASK, (2,), ())
+    new, old = PAIRS["large steps"]
+    for size, at in (
+        (16, 0),
+        (240, 0),
+        (242, 2),
+        (1024, 0),
+        (1026, 0),
+        (65536, 0),
+        (65538, 0),
+        (new.size, 0),
+        (new.size, 16),
+    ):
+        tile, base = new[:size], old[:size]
+        wanted = native.digest(tile) + native.digest(base)
+        memory = np.zeros(size + 128, np.uint8)
+        start = -memory.ctypes.data % 64 + at
+        out = memory[start : start + size]
+        room = native.ulp_room(size, 0) if what == "ulp" else native.mask_room(size, 2)
+        for encode, decode in kernel:
+            coded_tile, digests = np.zeros(room, np.uint8), np.zeros((2, 16), np.uint8)
+            n = encode(tile, base, coded_tile, *how, *more, digests=digests)
+            assert digests.tobytes() == wanted
+            digests[:] = 0
+            assert decode(coded_tile[:n], base, out, *how, digests=digests)
+            assert digests.tobytes() == wanted
+            assert np.array_equal(out, tile)
 
 
 @pytest.mark.parametrize("floats", [False, True])
@@ -226,6 +274,7 @@ def test_a_flipped_bit_is_refused_or_decodes_to_something_in_bounds(twin: bool) 
         ("ulp_encode", (bytes(7), bytes(7), 100, 0, 4)),
         ("ulp_encode", (bytes(8), bytes(8), 100, 3, 4)),
         ("ulp_encode", (bytes(8), bytes(8), 100, 0, 9)),
+        ("ulp_encode", (bytes(8), bytes(8), 100, 0, 4, 9)),
         ("ulp_encode", (b"", b"", 100, 0, 4)),
         ("ulp_decode", (bytes(8), bytes(6), 8, 0)),
         ("mask_encode", (bytes(8), bytes(8), 72, 2)),

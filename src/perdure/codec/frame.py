@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import functools
 import os
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import accumulate
@@ -19,10 +20,10 @@ import numpy.typing as npt
 
 from perdure.codec import dtypes, header
 from perdure.codec.digest import TILE_BYTES, BytesLike, as_bytes, copy_and_digest, tile_digests
-from perdure.codec.dtypes import DTYPES, DType
+from perdure.codec.dtypes import DTYPES
 from perdure.codec.error import TileError, measure, total
 from perdure.codec.header import FrameInfo, frame_info, root_digest
-from perdure.codec.stage import LEVELS, ArrayToBytes, Bytes, Level, Lossy
+from perdure.codec.stage import LEVELS, Bytes, DigestsOnTheWay, Level, Lossy
 from perdure.codec.stages import CODECS, LOSSY, RAW
 from perdure.errors import BlobCorrupt, CallError, FormatRefused
 
@@ -93,11 +94,17 @@ def encode_parts(
     below = _base_bytes(base, dtype=name, shape=dims) if base is not None else None
     if codec in LOSSY:
         return _lossy_parts(LOSSY[codec], data, dtype=name, shape=dims, level=level, threads=threads)
+    room = _Room(data.size)
 
     def code(at: slice) -> tuple[Bytes, bytes, bytes]:
         """The coded tile, its digest and that of its base: all in one go, while the tile is in the cache."""
         tile, under = data[at], _part(below, at)
-        coded = _smaller(stage, tile, under, DTYPES[name], level)
+        if under is not None and isinstance(stage, DigestsOnTheWay):
+            digests = np.empty((2, 16), np.uint8)
+            made = stage.encode_and_digest(tile, dtype=DTYPES[name], base=under, level=level, digests=digests)
+            if made is not None:
+                return _smaller(as_bytes(made), tile, room), digests[0].tobytes(), digests[1].tobytes()
+        coded = _smaller(as_bytes(stage.encode(tile, dtype=DTYPES[name], base=under, level=level)), tile, room)
         return coded, tile_digests(tile), b"" if under is None or codec == RAW.name else tile_digests(under)
 
     coded = _on_threads(code, _tiles(data.size), threads)
@@ -129,10 +136,12 @@ def _lossy_parts(
             dtype=dtype,
         )
 
+    room = _Room(data.size)
+
     def code(at: slice) -> tuple[Bytes, bytes, TileError]:
         """The coded tile, the digest of what it decodes to, and how far that is from the tile."""
         tile = data[at]
-        coded = _smaller(stage, tile, None, DTYPES[dtype], level)
+        coded = _smaller(as_bytes(stage.encode(tile, dtype=DTYPES[dtype], base=None, level=level)), tile, room)
         if coded is tile:
             return tile, tile_digests(tile), measure(tile, tile)
         decoded = np.empty_like(tile)
@@ -178,17 +187,27 @@ def decode(
     info = frame_info(data)
     if info.frame_nbytes != data.size:
         raise BlobCorrupt(f"the frame has {data.size} bytes, its header tells of {info.frame_nbytes}")
-    below = _checked_base(info, base, threads)
+    below = _base_of(info, base)
     target = _aligned(info.nbytes) if out is None else as_bytes(out)
     if target.size != info.nbytes or not target.flags.writeable:
         raise CallError(f"out must be {info.nbytes} writable bytes; it has {target.size}", nbytes=info.nbytes)
     ends = list(accumulate(info.coded_nbytes, initial=info.header_nbytes))
 
-    def rebuild(tile: int) -> None:
+    def rebuild(tile: int) -> bytes:
+        """The digest of the tile's base, if it has one."""
         at = slice(tile * info.tile_bytes, min((tile + 1) * info.tile_bytes, target.size))
-        _decode_tile(info, tile, data[ends[tile] : ends[tile + 1]], target[at], _part(below, at))
+        under = _part(below, at)
+        seen = _decode_tile(info, tile, data[ends[tile] : ends[tile + 1]], target[at], under)
+        return seen if under is None or seen else tile_digests(under, info.tile_bytes)
 
-    _on_threads(rebuild, range(len(info.coded_nbytes)), threads)
+    try:
+        seen = b"".join(_on_threads(rebuild, range(len(info.coded_nbytes)), threads))
+    except (BlobCorrupt, FormatRefused):
+        if below is not None:  # another base is the more likely reason, and the caller can do something about it
+            _check_base(info, tile_digests(below, info.tile_bytes, threads=threads))
+        raise
+    if below is not None:
+        _check_base(info, seen)
     try:
         return target.view(DTYPES[info.dtype].numpy).reshape(info.shape)
     except ValueError as error:  # an empty tensor whose other dimensions are beyond any array
@@ -219,14 +238,21 @@ def decode_tile(info: FrameInfo, tile: int, coded: BytesLike, out: BytesLike, *,
     _decode_tile(info, tile, source, target, below)
 
 
-def _decode_tile(info: FrameInfo, tile: int, coded: Bytes, target: Bytes, base: Bytes | None) -> None:
+def _decode_tile(info: FrameInfo, tile: int, coded: Bytes, target: Bytes, base: Bytes | None) -> bytes:
+    """Decode and check; returns the digest of the tile's base, or nothing if decoding did not come by it."""
+    stage, seen = CODECS[info.codec], b""
     if coded.size == target.size:
         found = copy_and_digest(coded, target, info.tile_bytes)
+    elif base is not None and isinstance(stage, DigestsOnTheWay):
+        digests = np.empty((2, 16), np.uint8)
+        stage.decode_and_digest(coded, target, dtype=DTYPES[info.dtype], base=base, digests=digests)
+        found, seen = digests[0].tobytes(), digests[1].tobytes()
     else:
-        CODECS[info.codec].decode(coded, target, dtype=DTYPES[info.dtype], base=base)
+        stage.decode(coded, target, dtype=DTYPES[info.dtype], base=base)
         found = tile_digests(target, info.tile_bytes)
     if found != info.tile_digests[16 * tile : 16 * tile + 16]:
         raise BlobCorrupt(f"tile {tile} of the frame does not have its digest", tile=tile)
+    return seen
 
 
 def _described(
@@ -254,23 +280,44 @@ def _base_bytes(base: npt.NDArray[Any], *, dtype: str, shape: tuple[int, ...]) -
     return as_bytes(np.ascontiguousarray(base))
 
 
-def _checked_base(info: FrameInfo, base: npt.NDArray[Any] | None, threads: int) -> Bytes | None:
-    """The bytes of the base that ``info`` names; None if it names none."""
+def _base_of(info: FrameInfo, base: npt.NDArray[Any] | None) -> Bytes | None:
+    """The bytes of what is to be the base that ``info`` names; None if it names none."""
     if info.base is None:
         return None
     if base is None:
         raise CallError(f"this frame needs its base, the tensor with digest {info.base}", base=info.base)
-    below = _base_bytes(base, dtype=info.dtype, shape=info.shape)
-    found = root_digest(tile_digests(below, info.tile_bytes, threads=threads))
+    return _base_bytes(base, dtype=info.dtype, shape=info.shape)
+
+
+def _check_base(info: FrameInfo, digests: bytes) -> None:
+    """Raise `CallError` unless the tiles with ``digests`` are those of the base that ``info`` names."""
+    found = root_digest(digests)
     if found != info.base:
         raise CallError(f"this frame was made on base {info.base}, not {found}", base=info.base, found=found)
-    return below
 
 
-def _smaller(stage: ArrayToBytes, tile: Bytes, base: Bytes | None, dtype: DType, level: Level) -> Bytes:
-    """The coded tile, or the tile itself if coding does not make it smaller."""
-    coded = as_bytes(stage.encode(tile, dtype=dtype, base=base, level=level))
-    return coded if coded.size < tile.size else tile
+def _smaller(coded: Bytes, tile: Bytes, room: _Room) -> Bytes:
+    """The coded tile, kept in ``room``, or the tile itself if coding does not make it smaller."""
+    return room.keep(coded) if coded.size < tile.size else tile
+
+
+class _Room:
+    """Where the coded tiles of a frame lie, one after another, whatever thread they come from.
+
+    The pages of one large piece of memory are made several times faster than those of many pieces, and only where
+    something is kept.
+    """
+
+    def __init__(self, nbytes: int) -> None:
+        self._free = np.empty(nbytes, np.uint8)
+        self._lock = threading.Lock()
+
+    def keep(self, coded: Bytes) -> Bytes:
+        """A copy of ``coded``; all copies together fit, for each is shorter than its tile."""
+        with self._lock:
+            piece, self._free = self._free[: coded.size], self._free[coded.size :]
+        np.copyto(piece, coded)
+        return piece
 
 
 def _on_threads(work: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> list[_Out]:

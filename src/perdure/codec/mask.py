@@ -11,7 +11,7 @@ from typing import ClassVar
 from perdure.codec import mask_twin
 from perdure.codec.digest import NATIVE, BytesLike
 from perdure.codec.dtypes import DType
-from perdure.codec.stage import Bytes, Level, coded_by
+from perdure.codec.stage import Bytes, Digests, Level, coded_by
 from perdure.errors import FormatRefused
 
 if NATIVE:
@@ -37,10 +37,26 @@ class Mask:
         width = _width(dtype)
         return coded_by(lambda out: _encode(tile, base, out, width), _room(tile.size, width))
 
+    def encode_and_digest(
+        self, tile: Bytes, *, dtype: DType, base: Bytes, level: Level, digests: Digests
+    ) -> BytesLike | None:
+        """The mask, the changed elements, and the digests."""
+        width = _width(dtype)
+        return coded_by(lambda out: _encode(tile, base, out, width, digests), _room(tile.size, width))
+
     def decode(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes | None) -> None:
         """The base, with the changed elements put in their places."""
         if base is None or not _decode(coded, base, out, _width(dtype)):
-            raise FormatRefused(f"{coded.size} bytes are no mask of a tile of {out.size} bytes and its changes")
+            raise _refused(coded, out)
+
+    def decode_and_digest(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes, digests: Digests) -> None:
+        """The same, and the digests."""
+        if not _decode(coded, base, out, _width(dtype), digests):
+            raise _refused(coded, out)
+
+
+def _refused(coded: Bytes, out: Bytes) -> FormatRefused:
+    return FormatRefused(f"{coded.size} bytes are no mask of a tile of {out.size} bytes and its changes")
 
 
 def _width(dtype: DType) -> int:

@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perdure.codec.digest import BytesLike, as_bytes
+from perdure.codec.twin import digest_pair
 
 __all__ = ["mask_decode", "mask_encode", "mask_room"]
 
@@ -17,8 +18,9 @@ def mask_room(nbytes: int, width: int) -> int:
     return -(-(nbytes // width) // 8) + nbytes + 64
 
 
-def mask_encode(data: BytesLike, base: BytesLike, out: _Bytes, width: int) -> int:
+def mask_encode(data: BytesLike, base: BytesLike, out: _Bytes, width: int, digests: _Bytes | None = None) -> int:
     """Encode a tile into ``out``; the bytes written."""
+    digest_pair(data, base, digests)
     now, before = as_bytes(data).view(f"u{width}"), as_bytes(base).view(f"u{width}")
     changed = now != before
     coded = np.concatenate((np.packbits(changed, bitorder="little"), now[changed].view(np.uint8)))
@@ -26,7 +28,7 @@ def mask_encode(data: BytesLike, base: BytesLike, out: _Bytes, width: int) -> in
     return int(coded.size)
 
 
-def mask_decode(coded: BytesLike, base: BytesLike, out: _Bytes, width: int) -> bool:
+def mask_decode(coded: BytesLike, base: BytesLike, out: _Bytes, width: int, digests: _Bytes | None = None) -> bool:
     """Decode a tile into ``out``; whether it was one."""
     data, before = as_bytes(coded), as_bytes(base).view(f"u{width}")
     mask_bytes = -(-before.size // 8)
@@ -38,4 +40,5 @@ def mask_decode(coded: BytesLike, base: BytesLike, out: _Bytes, width: int) -> b
     now = out.view(before.dtype)
     now[:] = before
     now[changed[: before.size]] = np.frombuffer(data[mask_bytes:].tobytes(), before.dtype)
+    digest_pair(out, base, digests)
     return True

@@ -15,7 +15,7 @@ import xxhash
 if TYPE_CHECKING:
     from perdure.codec.digest import BytesLike
 
-__all__ = ["copy_digest", "digest", "digest_tiles"]
+__all__ = ["copy_digest", "digest", "digest_pair", "digest_tiles"]
 
 _Digests = npt.NDArray[np.uint8]
 
@@ -52,6 +52,12 @@ def copy_digest(src: int, dst: int, nbytes: int, tile_bytes: int, out: _Digests)
         raise ValueError("source and destination overlap")
     ctypes.memmove(dst, src, nbytes)
     digest_tiles((ctypes.c_ubyte * nbytes).from_address(dst), tile_bytes, out)
+
+
+def digest_pair(tile: BytesLike, base: BytesLike, out: _Digests | None) -> None:
+    """Write the digests of a tile and its base to ``out``, uint8[2, 16], if there is one."""
+    if out is not None:
+        out[0], out[1] = (np.frombuffer(digest(data), np.uint8) for data in (tile, base))
 
 
 def _view(data: BytesLike) -> memoryview:

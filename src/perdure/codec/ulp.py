@@ -13,7 +13,7 @@ from typing import ClassVar, Final
 from perdure.codec import ulp_twin
 from perdure.codec.digest import NATIVE, BytesLike
 from perdure.codec.dtypes import DType
-from perdure.codec.stage import Bytes, Level, coded_by
+from perdure.codec.stage import Bytes, Digests, Level, coded_by
 from perdure.errors import FormatRefused
 
 if NATIVE:
@@ -37,7 +37,8 @@ KINDS: Final = {
 }
 """The dtypes that have distances here, and how the kernels call their layout."""
 
-_CONTEXTS: Final = {"normal": 4, "small": 8}
+_CONTEXTS: Final = {"normal": (4, 6), "small": (8, 8)}
+"""Contexts that are used where they pay, and where the tile stays large without them; each of them costs time."""
 
 
 class Ulp:
@@ -51,10 +52,29 @@ class Ulp:
         kind = KINDS.get(dtype.name)
         if base is None or kind is None:
             return tile
-        return coded_by(lambda out: _encode(tile, base, out, kind, _CONTEXTS[level]), _room(tile.size, kind))
+        return coded_by(lambda out: _encode(tile, base, out, kind, *_CONTEXTS[level]), _room(tile.size, kind))
+
+    def encode_and_digest(
+        self, tile: Bytes, *, dtype: DType, base: Bytes, level: Level, digests: Digests
+    ) -> BytesLike | None:
+        """The blocks and the digests; nothing for another dtype."""
+        kind = KINDS.get(dtype.name)
+        if kind is None:
+            return None
+        return coded_by(lambda out: _encode(tile, base, out, kind, *_CONTEXTS[level], digests), _room(tile.size, kind))
 
     def decode(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes | None) -> None:
         """The base and the distances added up."""
         kind = KINDS.get(dtype.name)
         if base is None or kind is None or not _decode(coded, base, out, kind):
-            raise FormatRefused(f"{coded.size} bytes are no distances of a tile of {out.size} bytes to its base")
+            raise _refused(coded, out)
+
+    def decode_and_digest(self, coded: Bytes, out: Bytes, *, dtype: DType, base: Bytes, digests: Digests) -> None:
+        """The same, and the digests."""
+        kind = KINDS.get(dtype.name)
+        if kind is None or not _decode(coded, base, out, kind, digests):
+            raise _refused(coded, out)
+
+
+def _refused(coded: Bytes, out: Bytes) -> FormatRefused:
+    return FormatRefused(f"{coded.size} bytes are no distances of a tile of {out.size} bytes to its base")

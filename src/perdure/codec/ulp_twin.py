@@ -22,6 +22,7 @@ from perdure.codec.rans_twin import (
     class_of,
     n_log_n,
 )
+from perdure.codec.twin import digest_pair
 
 __all__ = ["ulp_decode", "ulp_encode", "ulp_room"]
 
@@ -33,7 +34,8 @@ _WIDTH: Final = (2, 2, 1)
 _SHIFT: Final = (7, 9, 1)
 _HEADER_BYTES: Final = 13
 _SAMPLES: Final = 128
-_MAX_RUNS: Final = 32
+_MIN_SHARE: Final = 1024
+_LARGE: Final = 91
 _MAX_CONTEXTS: Final = 8
 _CONTEXT_BITS: Final = 18 * 8
 _LANE_OF: Final = np.array([(j & 31) << 1 | j >> 5 for j in range(LANES)])  # of each element of a group
@@ -46,10 +48,19 @@ def ulp_room(nbytes: int, kind: int) -> int:
     return 1 + _MAX_CONTEXTS + n * _WIDTH[kind] + -(-n // BLOCK)
 
 
-def ulp_encode(data: BytesLike, base: BytesLike, out: Bytes, kind: int, contexts: int) -> int:
+def ulp_encode(
+    data: BytesLike,
+    base: BytesLike,
+    out: Bytes,
+    kind: int,
+    contexts: int,
+    most: int = 0,
+    digests: Bytes | None = None,
+) -> int:
     """Encode a tile into ``out``; the bytes written."""
+    digest_pair(data, base, digests)
     now, before = _elements(as_bytes(data), kind), _elements(as_bytes(base), kind)
-    first, begins = _choose(now, before, kind, contexts)
+    first, begins = _choose(now, before, kind, contexts, max(contexts, most))
     blocks = [slice(at, at + BLOCK) for at in range(0, now.size, BLOCK)]
     coded = [_encode_block(now[block], before[block], kind, first, begins) for block in blocks]
     joined = np.frombuffer(b"".join((bytes((1 + len(begins), first, *begins)), *coded)), np.uint8)
@@ -57,7 +68,7 @@ def ulp_encode(data: BytesLike, base: BytesLike, out: Bytes, kind: int, contexts
     return int(joined.size)
 
 
-def ulp_decode(coded: BytesLike, base: BytesLike, out: Bytes, kind: int) -> bool:
+def ulp_decode(coded: BytesLike, base: BytesLike, out: Bytes, kind: int, digests: Bytes | None = None) -> bool:
     """Decode a tile into ``out``; whether it was one."""
     data, before = as_bytes(coded).tobytes(), _elements(as_bytes(base), kind)
     now = _elements(out, kind)
@@ -73,6 +84,8 @@ def ulp_decode(coded: BytesLike, base: BytesLike, out: Bytes, kind: int) -> bool
         if end is None:
             return False
         at = end
+    if at == len(data):
+        digest_pair(out, base, digests)
     return at == len(data)
 
 
@@ -103,8 +116,11 @@ def _distances(now: Elements, before: Elements) -> tuple[npt.NDArray[np.int64], 
     return distance, np.where(magnitude > 255, ESCAPE, class_of[np.minimum(magnitude, 255)]).astype(np.int64)
 
 
-def _choose(now: Elements, before: Elements, kind: int, most: int) -> tuple[int, list[int]]:
-    """The first bin, and the bins at which contexts begin, so that a sample takes the fewest bits."""
+def _choose(now: Elements, before: Elements, kind: int, contexts: int, most: int) -> tuple[int, list[int]]:
+    """The first bin, and the bins at which contexts begin, so that a sample takes the fewest bits.
+
+    More than ``contexts`` are tried only while the sample takes much of what one context takes.
+    """
     groups = now.size // LANES
     samples = min(groups, _SAMPLES)
     if samples == 0:
@@ -119,7 +135,7 @@ def _choose(now: Elements, before: Elements, kind: int, most: int) -> tuple[int,
     if most < 2:
         return first, []
 
-    enough = samples * LANES // _MAX_RUNS
+    enough = max(samples * LANES // _MIN_SHARE, 1)
     sums, run_ends = [np.zeros(CLASSES, np.int64)], [0]
     open_ = np.zeros(CLASSES, np.int64)
     for bin_ in range(256):
@@ -129,8 +145,6 @@ def _choose(now: Elements, before: Elements, kind: int, most: int) -> tuple[int,
         sums.append(sums[-1] + open_)
         run_ends.append(min(63, bin_ + 1 - first))
         open_ = np.zeros(CLASSES, np.int64)
-        if len(run_ends) == _MAX_RUNS + 2:
-            break
     runs = len(run_ends) - 1
     cost = {}
     for a in range(runs):
@@ -139,11 +153,15 @@ def _choose(now: Elements, before: Elements, kind: int, most: int) -> tuple[int,
             cost[a, b] = max(n_log_n(sum(held)) - sum(map(n_log_n, held)), 0)
     each = (_CONTEXT_BITS * -(-now.size // BLOCK) * samples * LANES << 16) // now.size
     best = [{b: (cost[0, b], 0) for b in range(1, runs + 1)}]
+    rest = sum(8 * _WIDTH[kind] if c == ESCAPE else int(RAW_BITS[c]) for c in classes.ravel().tolist()) << 16
+    fewest, used = cost[0, runs] + each, 1
     for c in range(1, min(most, runs)):
+        if c >= contexts and 100 * (fewest + rest) <= _LARGE * (cost[0, runs] + rest):
+            break
         best.append({b: min((best[-1][m][0] + cost[m, b], m) for m in range(c, b)) for b in range(c + 1, runs + 1)})
-    _, contexts = min((row[runs][0] + each * (c + 1), c + 1) for c, row in enumerate(best))
+        fewest, used = min((fewest, used), (best[c][runs][0] + each * (c + 1), c + 1))
     begins, to = [], runs
-    for c in range(contexts - 1, 0, -1):
+    for c in range(used - 1, 0, -1):
         to = best[c][to][1]
         begins.append(run_ends[to])
     return first, begins[::-1]
