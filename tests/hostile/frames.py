@@ -51,7 +51,7 @@ ALONE: dict[str, tuple[Change, str]] = {
     "unknown dtype": (field(6, b"\xff"), "unknown"),
     "65 dims": (tail(b"\x01" * 65 + b"\x20\0\0\0", 65), "out of bounds"),
     "255 dims": (tail(b"\x01" * 255 + b"\x20\0\0\0", 255), "out of bounds"),
-    "unknown flag": (field(8, b"\x02"), "out of bounds"),
+    "unknown flag": (field(8, b"\x04"), "out of bounds"),
     "tiles of 1 byte": (field(9, b"\x00"), "out of bounds"),
     "tiles of 2^11 bytes": (field(9, b"\x0b"), "out of bounds"),
     "tiles of 2^27 bytes": (field(9, b"\x1b"), "out of bounds"),

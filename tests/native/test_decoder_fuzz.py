@@ -14,7 +14,8 @@ import pytest
 
 NATIVE = Path(__file__).parents[2] / "native"
 SHARED = ("cluster", "mask", "planes", "planes_decode", "planes_plan", "planes_split", "rans_bytes", "rans_model",
-          "rans_scalar", "simd", "ulp", "xxh3", "xxh3_scalar", "xxh3_short", "fuzz/decoders", "fuzz/tile_parts")  # fmt: skip
+          "rans_scalar", "simd", "ulp", "xxh3", "xxh3_scalar", "xxh3_short", "fuzz/decoders",
+          "fuzz/tile_parts")  # fmt: skip
 X86 = ("cluster_*", "codec_levels_x86", "simd_x86", "stream_copy_x86", "xxh3_avx*", "xxh3_loops_x86", "mask_*",
        "planes_split_*", "rans_*_avx2", "rans_*_avx512")  # fmt: skip
 PORTABLE = ("codec_levels_portable", "simd_portable", "stream_copy_portable", "xxh3_loops_portable")
