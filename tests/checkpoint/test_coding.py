@@ -1,4 +1,4 @@
-"""Saves that are coded: fewer bytes, every bit back, from any mesh; and what is told when a source of a base is damaged."""
+"""Saves that are coded: fewer bytes, every bit back, from any mesh; a damaged source of a base is named."""
 
 from __future__ import annotations
 
