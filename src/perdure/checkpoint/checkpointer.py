@@ -502,7 +502,10 @@ class Checkpointer:
             self.tell(Notice(text=message.text))
             return
         if isinstance(message, Reached) and message.error is not None:
-            self.tell(Notice(text=f"no other node keeps a copy of this step: {message.error['message']}"))
+            text = f"no other node keeps a copy of this step: {message.error['message']}"
+            if text not in self._said:  # or of the next ones, for the same reason
+                self._said.add(text)
+                self.tell(Notice(text=text))
         self._flights.hear(message)
 
     def tell(self, fact: Fact, *, everywhere: bool = False) -> None:
