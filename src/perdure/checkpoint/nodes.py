@@ -217,9 +217,9 @@ class Nodes:
     def with_kept(self, own: list[GenerationFacts]) -> list[GenerationFacts]:
         """What can be restored from this agent: its own generations, and what it keeps for others."""
         found = {(each.session, each.seq): each for each in own}
-        for number, ward in enumerate(self._wards):
+        for ward in self._wards:
             mine = found.get(ward.save)
-            base = replace(ward.facts, id=-1 - number, ranks=[], kept=[]) if mine is None else mine
+            base = replace(ward.facts, id=ward.id, ranks=[], kept=[]) if mine is None else mine
             more = [rank for rank in ward.facts.ranks if rank not in base.ranks]
             found[ward.save] = replace(base, ranks=sorted([*base.ranks, *more]), kept=sorted([*base.kept, *more]))
         return list(found.values())
@@ -228,9 +228,7 @@ class Nodes:
         """The packs that are kept for others of a save, named or by the id that `with_kept` gave it."""
         wards = list(self._wards)
         if isinstance(which, int):
-            if not 0 <= -1 - which < len(wards):
-                return []
-            which = wards[-1 - which].save
+            which = next((ward.save for ward in wards if ward.id == which), ("", 0))
         return [each for ward in wards if ward.save == which for each in ward.packs]
 
     # --- connections of other nodes ----------------------------------------------------------------------------------
@@ -253,7 +251,8 @@ class Nodes:
         own = next((each for each in list(self.machine.generations) if each.name == save), None)
         packs: list[tuple[RankIndex, memoryview]] = []
         if own is not None and own.whole and own.digested:
-            packs += self._packs(own)
+            with suppress(KeyError):  # it was given up just now
+                packs += self._packs(own)
         packs += [(packed.index, view) for ward in self._wards.of(save) for packed, view in ward.views()]
         return list(zip(_announced(packs), [view for _, view in packs], strict=True))
 

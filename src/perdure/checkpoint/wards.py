@@ -26,8 +26,9 @@ _PACK_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Ward:
-    """A copy of what another node's agent held of a save."""
+    """A copy of what another node's agent held of a save; ``id`` is below 0 and no other ward ever has it here."""
 
+    id: int
     facts: Generation
     packs: tuple[tuple[Packed, Segment], ...]
 
@@ -48,6 +49,7 @@ class Wards:
         self._make = make
         self._kept: dict[str, Ward] = {}  # the giver: run and the ranks that it holds
         self._spare: dict[str, list[Segment]] = {}
+        self._ids = 0
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Ward]:
@@ -85,7 +87,9 @@ class Wards:
             if not isinstance(message, Bytes) or message.number != packed.number or nbytes != packed.nbytes:
                 raise ProtocolError("a deposit sends the packs that it announced, in order")
             link.recv_bulk(segment.view[:nbytes], Deadline.after(_PACK_S, "a pack of another node"))
-        ward = Ward(deposit.facts, tuple(taken))
+        with self._lock:
+            self._ids -= 1
+            ward = Ward(self._ids, deposit.facts, tuple(taken))
         try:
             _verify(ward)
         except PerdureError as why:

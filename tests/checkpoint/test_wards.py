@@ -1,0 +1,204 @@
+"""What an agent keeps for another node, and what a rank reads there: verified, bounded, and never another step."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+
+import pytest
+
+from perdure.checkpoint.memory_packs import headers_digest
+from perdure.checkpoint.messages import PROTOCOL, Generation, Packed
+from perdure.checkpoint.peer_messages import Deposit, PeerMessage, Reader
+from perdure.checkpoint.peer_packs import PeerPacks, serve_packs
+from perdure.checkpoint.peer_server import PeerServer
+from perdure.checkpoint.wards import Wards, give
+from perdure.clock import Deadline
+from perdure.errors import BlobCorrupt, BlobMissing, PerdureError, StorageError, StorageFull
+from perdure.layout import Layout, Piece, TensorLayout
+from perdure.shm import Segment
+from perdure.state.index import RankIndex
+from perdure.store.pack import PackEntry
+from perdure.testing.ranks import random_bytes, save_layout, whole_box
+from perdure.wire import Address, NodeLink, connect_node
+
+SECRET = b"k" * 32
+SHAPE = (300, 5000)
+
+
+def soon(seconds: float = 20.0) -> Deadline:
+    return Deadline.after(seconds, "a test")
+
+
+def sealed(seed: int) -> tuple[RankIndex, memoryview]:
+    """A rank's pack of a 6 MB tensor and a small one."""
+    layout = Layout(
+        {
+            name: TensorLayout(shape, (Piece.alone(0, whole_box(shape)),), "float32")
+            for name, shape in (("w", SHAPE), ("b", (7,)))
+        }
+    )
+    wholes = {"w": random_bytes("float32", SHAPE, seed), "b": random_bytes("float32", (7,), seed)}
+    saved = save_layout(layout, wholes, world=1)
+    return saved.indexes["pack0"], memoryview(saved.packs["pack0"])
+
+
+def deposit(step: int, packs: list[tuple[RankIndex, memoryview]], *, epoch: int = 1, rank: int = 0) -> Deposit:
+    facts = Generation(id=1, session="s", seq=step, step=step, epoch=epoch, world=2, ranks=[rank], slot=None, run="r")
+    announced = [
+        Packed(number=number, nbytes=view.nbytes, index=index, headers=headers_digest(index, view))
+        for number, (index, view) in enumerate(packs)
+    ]
+    return Deposit(protocol=PROTOCOL, url="u", node=0, facts=facts, packs=announced)
+
+
+def make(nbytes: int) -> Segment:
+    return Segment.create(nbytes, label="test")
+
+
+class Partner:
+    """An agent that keeps copies and lets others read them."""
+
+    def __init__(self, make: Callable[[int], Segment] = make) -> None:
+        self.wards = Wards(make)
+        self.server = PeerServer({"s": SECRET}.get, self._serve)
+        self.address: Address = ("127.0.0.1", self.server.listen("127.0.0.1"))
+
+    def _serve(self, link: NodeLink, first: object) -> None:
+        if isinstance(first, Deposit):
+            self.wards.take(link, first)
+        elif isinstance(first, Reader):
+            serve_packs(link, [each for ward in self.wards.of(first.save) for each in ward.views()])
+
+    def give(self, what: Deposit, views: list[memoryview]) -> None:
+        link = connect_node(
+            self.address, name="s", secret=SECRET, deadline=soon(), type=PeerMessage, max_body_bytes=1 << 24
+        )
+        with link:
+            give(link, what, views.__getitem__)
+
+    def read(self, step: int) -> PeerPacks:
+        return PeerPacks(self.address, session="s", secret=SECRET, url="u", save=("s", step), file="a peer")
+
+
+@pytest.fixture
+def partner() -> Iterator[Partner]:
+    one = Partner()
+    yield one
+    one.server.close()
+
+
+def test_a_copy_is_kept_and_read_byte_for_byte(partner: Partner) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)]), [view])
+    packs = partner.read(3)
+    found = packs.index()
+    assert {entry.key for entry in found.entries} == {"w", "b"}
+    for entry in found.entries:
+        assert packs.fetch(entry.start, entry.nbytes) == view[entry.start : entry.start + entry.nbytes]
+        assert packs.read_digested(entry.start, entry.nbytes, memoryview(bytearray(entry.nbytes)), found.tile_bytes)
+    packs.close()
+
+
+def test_many_threads_read_at_once(partner: Partner) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)]), [view])
+    packs = partner.read(3)
+    entry = packs.index().entry("w")
+    wrong: list[int] = []
+
+    def read(part: int) -> None:
+        at, size = part * 100_000, 100_000
+        if packs.fetch(entry.start + at, size) != view[entry.start + at : entry.start + at + size]:
+            wrong.append(part)
+
+    threads = [threading.Thread(target=read, args=(part,)) for part in range(12)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    packs.close()
+    assert not wrong
+
+
+@pytest.mark.parametrize("where", ["header", "tile"])
+def test_what_was_altered_on_its_way_is_refused_and_the_copy_before_it_stays(partner: Partner, where: str) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)]), [view])
+    other, fresh = sealed(2)
+    what = deposit(6, [(other, fresh)])
+    altered = bytearray(fresh)
+    altered[100 if where == "header" else len(altered) - 1000] ^= 1
+    with pytest.raises(PerdureError) as caught:
+        partner.give(what, [memoryview(altered)])
+    assert isinstance(caught.value, BlobCorrupt)
+    assert [ward.facts.step for ward in partner.wards] == [3]
+
+
+def test_the_newest_copy_takes_the_place_of_the_one_before_it_under_another_id(partner: Partner) -> None:
+    ids = []
+    for step in (3, 6, 9):
+        index, view = sealed(step)
+        partner.give(deposit(step, [(index, view)]), [view])
+        (ward,) = partner.wards
+        assert ward.facts.step == step
+        ids.append(ward.id)
+    assert len(set(ids)) == 3
+    assert max(ids) < 0
+    assert partner.read(3).packs == []
+
+
+def test_copies_of_attempts_long_gone_are_given_up(partner: Partner) -> None:
+    for epoch in (1, 2, 3):
+        index, view = sealed(epoch)
+        partner.give(deposit(epoch, [(index, view)], epoch=epoch, rank=epoch), [view])
+    assert sorted(ward.facts.epoch for ward in partner.wards) == [2, 3]
+
+
+def test_memory_that_is_not_there_is_refused_and_named() -> None:
+    def none(nbytes: int) -> Segment:
+        raise StorageFull(f"no memory for {nbytes} bytes", file="memory")
+
+    partner = Partner(none)
+    index, view = sealed(1)
+    with pytest.raises(StorageFull, match="no memory"):
+        partner.give(deposit(3, [(index, view)]), [view])
+    assert not list(partner.wards)
+    partner.server.close()
+
+
+def test_a_reader_believes_only_the_headers_that_were_announced(partner: Partner) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)]), [view])
+    (ward,) = partner.wards
+    packs = partner.read(3)
+    ward.packs[0][1].view[100] ^= 1  # behind the agent's back, after it has announced
+    with pytest.raises((BlobCorrupt, BlobMissing)):
+        packs.index()
+    packs.close()
+
+
+def test_what_lies_beyond_a_pack_is_not_read(partner: Partner) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)]), [view])
+    packs = partner.read(3)
+    with pytest.raises(StorageError, match="cannot be read"):
+        packs.fetch(view.nbytes - 5, 10)
+    packs.close()
+
+
+def entry_of(packs: PeerPacks) -> PackEntry:
+    return packs.index().entry("w")
+
+
+def test_a_peer_that_leaves_is_an_error_of_storage_with_its_name(partner: Partner) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)]), [view])
+    packs = partner.read(3)
+    entry = entry_of(packs)
+    partner.server.close()
+    for link in packs._idle:
+        link.shutdown()
+    with pytest.raises(StorageError, match="a peer cannot be read"):
+        packs.fetch(entry.start, 10)
+    packs.close()
