@@ -28,7 +28,9 @@ def test_two_nodes_make_one_commit(place: Place, undisturbed: Digests) -> None:
     assert alone.began_at() == [15]
 
 
-@pytest.mark.parametrize("node", ["a", "b"], ids=["the one that commits", "one that follows"])
+@pytest.mark.parametrize(
+    "node", ["a", pytest.param("b", marks=pytest.mark.slow)], ids=["the one that commits", "one that follows"]
+)
 def test_an_agent_that_dies_costs_no_step_on_any_node(place: Place, undisturbed: Digests, node: str) -> None:
     ranks = place.start(*STEPS, "--hold", f"4:{place.folder}/on", nodes=AB)
     ranks.await_line("^perdure.*committed step 3")
@@ -44,8 +46,10 @@ def test_an_agent_that_dies_costs_no_step_on_any_node(place: Place, undisturbed:
     ("node", "rule"),
     [
         ("b", {"verb": "create", "match": "parts/*000000000006-*", "do": "die before"}),
-        ("b", {"verb": "create", "match": "parts/*000000000006-*", "do": "die after"}),
-        ("a", {"verb": "create", "match": "slots/*", "nth": 2, "do": "die before"}),
+        pytest.param(
+            "b", {"verb": "create", "match": "parts/*000000000006-*", "do": "die after"}, marks=pytest.mark.slow
+        ),
+        pytest.param("a", {"verb": "create", "match": "slots/*", "nth": 2, "do": "die before"}, marks=pytest.mark.slow),
         ("a", {"verb": "create", "match": "slots/*", "nth": 2, "do": "die after"}),
     ],
     ids=["before its part", "after its part", "before the commit", "after the commit"],
@@ -61,7 +65,7 @@ def test_a_step_is_committed_once_wherever_an_agent_dies(
     assert place.slots() == 4
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_a_rank_killed_in_the_copy_leaves_the_step_before_it(place: Place, undisturbed: Digests, victim: int) -> None:
     ranks = place.start(*STEPS, "--fault", "copy@6", "--fault-rank", str(victim), nodes=AB)
     assert ranks.wait_for([victim]) == [-signal.SIGKILL], ranks.text()
@@ -108,7 +112,7 @@ def lose(place: Place, node: str, ranks: Ranks) -> None:
     ranks.kill_all()
 
 
-@pytest.mark.parametrize("lost", ["a", "b"])
+@pytest.mark.parametrize("lost", ["a", pytest.param("b", marks=pytest.mark.slow)])
 def test_a_node_that_is_lost_comes_back_from_the_memory_of_its_partner(
     place: Place, undisturbed: Digests, lost: str
 ) -> None:
@@ -135,7 +139,7 @@ def test_a_step_in_memory_alone_outlives_the_node_that_saved_it(place: Place, un
     assert place.steps()[-1] == 12
 
 
-@pytest.mark.parametrize("asked", [0, 1])
+@pytest.mark.parametrize("asked", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_one_rank_that_is_asked_to_stop_stops_all_nodes_at_one_saved_step(
     place: Place, undisturbed: Digests, asked: int
 ) -> None:
