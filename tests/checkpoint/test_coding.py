@@ -151,3 +151,14 @@ def test_memory_that_holds_a_coded_step_brings_it_back_raw(place: Place, undistu
     again = place.train("--steps", "15", "--every", "3", "--coding", "lossless")
     assert "from memory" in again.text()
     assert again.digests().items() <= undisturbed.items(), again.text()
+
+
+def test_show_says_how_each_tensor_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ckpt = perdure.Checkpointer(tmp_path, agent=False, coding="lossless")
+    ckpt.save(1, mixed()).committed()
+    ckpt.close()
+    assert main(["checkpoint", "show", str(tmp_path)]) == 0
+    lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "packs/" in line}
+    assert lines["copy"].endswith("coded, as the rounding of master")
+    assert lines["master"].endswith("coded")
+    assert lines["noise"].endswith(".safetensors")

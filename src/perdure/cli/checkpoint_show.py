@@ -73,7 +73,8 @@ def _show_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: list
         more = f" and {len(packs) - 1} more" if len(packs) > 1 else ""
         shape = "x".join(map(str, each["shape"])) or "scalar"
         where = f"{each['cut']}  {packs[0] + more if packs else 'no pack'}"
-        print(f"{each['name']}  {each['dtype']}  {shape}  {size(each['nbytes'])}  {where}")
+        coding = "" if each["coding"] == "raw" else f"  {each['coding']}"
+        print(f"{each['name']}  {each['dtype']}  {shape}  {size(each['nbytes'])}  {where}{coding}")
         for alias in each["aliases"]:
             print(f"    also called {alias}")
     for value in _values(parts, names):
@@ -125,6 +126,7 @@ def _tensors(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator
             return True
         return any(first <= name <= last for name in meant | chosen.literal)
 
+    readers = {id(part): reader for part, reader in parts}
     shared = merge(*(_with(part, reader.placed(wanted)) for part, reader in parts), key=lambda each: each[1].name)
     local = (each for part, reader in parts for each in _with(part, reader.placed_locals()))
     for source in (shared, local):
@@ -141,6 +143,7 @@ def _tensors(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator
                 "cut": _cut([placed for _, placed in pieces]),
                 "aliases": aliases.get(name, []) if one.rank is None else [],
                 "packs": sorted({_pack(part, number) for part, placed in pieces for number in placed.packs}),
+                "coding": _coding([(readers[id(part)], placed) for part, placed in pieces]),
             }
 
 
@@ -157,6 +160,26 @@ def _values(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator[
 
 def _with(part: Part, tensors: Iterator[Placed]) -> Iterator[tuple[Part, Placed]]:
     return ((part, each) for each in tensors)
+
+
+def _coding(pieces: list[tuple[PartReader, Placed]]) -> str:
+    """How the blocks of a tensor are stored, in words: ``raw``, ``coded``, ``coded, as the rounding of w``."""
+    from perdure.state.relations import Rounding
+
+    found: set[str] = set()
+    for reader, placed in pieces:
+        for number, suffix in zip(placed.packs, placed.geometry.suffixes, strict=True):
+            if number >= 0:
+                found.add("raw")
+                continue
+            base = reader.base(placed.key_stem + suffix)
+            if base is None:
+                found.add("coded")
+            elif isinstance(base.relation, Rounding):
+                found.add(f"coded, as the rounding of {base.relation.of.removesuffix(suffix)}")
+            else:
+                found.add(f"coded, as what follows from {', '.join(dict.fromkeys(each.key for each in base.sources))}")
+    return " and ".join(sorted(found)) or "raw"
 
 
 def _pack(part: Part, number: int) -> str:
