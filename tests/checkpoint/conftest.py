@@ -104,7 +104,9 @@ class Ranks:
 
     def said(self, rank: int) -> list[str]:
         """The sentences of perdure on this rank."""
-        return re.findall(r"^perdure:(?: rank \d+:)? (.*)$", self.out(rank), re.M)
+        return re.findall(
+            r"^(?:\[rank\d+\]: )?perdure:(?: rank \d+:)? (.*)$", self.out(rank), re.M
+        )  # or in a traceback
 
     def text(self) -> str:
         return "\n".join(f"--- rank {rank}\n{self.out(rank)[-6000:]}" for rank in range(len(self.pids)))

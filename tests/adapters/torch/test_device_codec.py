@@ -241,7 +241,7 @@ def test_frames_of_other_codecs_are_for_the_host_and_raw_ones_are_not(side: Side
     backend, device = side
     now, base = pair_of("bfloat16", 4000, 0.01, 6)
     on = base.to(device)
-    assert set(CODECS) == {"raw", "mask", "ulp", "planes"}
+    assert set(CODECS) >= {"raw", "mask", "ulp", "planes"}
     for codec in ("ulp", "planes"):
         other = host_frame(
             torch.zeros_like(now), torch.zeros_like(now).view(torch.int16).add(1).view(now.dtype), codec=codec
