@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
 
+#include "planes.h"
 #include "rans_model.h"
 
 namespace perdure {
@@ -21,6 +23,11 @@ constexpr std::size_t kSoon = 16;                  // groups that are asked for 
 constexpr std::size_t kMinShare = 1024;            // of the sample at least so small a part makes a run of bins
 constexpr u64 kLarge = 91;
 constexpr u64 kContextBits = 18 * 8;               // what a context's table takes in each block
+constexpr u8 kTogether = 0x80;                     // with the number of contexts: the literals of all blocks lie behind them
+constexpr std::size_t kFooter = 2 * 4;             // how many literals, and the size of their tile
+constexpr PlanesKind kLiterals{2, true};
+constexpr u64 kTogetherShare = 128;                // from one literal in so many elements on, and
+constexpr u64 kTogetherLeast = 1024;               // from so many of them on, the literals of a tile are coded together
 
 View view_of(UlpKind kind) {
     switch (kind) {
@@ -51,6 +58,24 @@ struct Thresholds {
     }
 };
 
+// The literals of all blocks of a tile, on their way to or from `planes`; grows once. Nothing there: they lie in their blocks.
+struct Literals {
+    std::vector<u8> bytes;
+    std::size_t at = 0, n = 0;  // elements: how many are used, and how many there are
+
+    static Literals& of_thread() {
+        thread_local Literals literals;
+        return literals;
+    }
+    // Kernels read further than the literals that they take: by a round's.
+    void begin(std::size_t count) {
+        at = 0;
+        n = count;
+        if (bytes.size() < 2 * n + kStateBytes + kSlack) bytes.resize(2 * n + kStateBytes + kSlack);
+    }
+    u8* next() { return bytes.data() + 2 * at; }
+};
+
 struct ClassTable {
     u8 of[256];
     constexpr ClassTable() : of() {
@@ -66,13 +91,15 @@ int ordered(int bits, bool wide) {
 
 // Look at a sample and choose where contexts begin, so that the sample takes the fewest bits; sets `view.first` too. More than
 // `contexts` are tried, up to `most`, only while the sample takes more than kLarge parts of 100 of what one context takes.
-Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsigned contexts, unsigned most) {
+// `together`: whether literals are so many that they are worth coding.
+Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsigned contexts, unsigned most, bool& together) {
     const bool wide = view.width == 2;
     const std::size_t groups = n / kLanes, samples = std::min(groups, kSamples);
     static thread_local u32 seen[256][kClasses];
     std::memset(seen, 0, sizeof seen);
     unsigned highest = 0;
     u64 rest = 0;  // what classes do not tell: raw bits and literals
+    u64 escapes = 0;
     for (std::size_t s = 0; s < samples; ++s) {
         const std::size_t start = s * groups / samples * kLanes, soon = (s + kSoon) * groups / samples * kLanes * view.width;
         for (std::size_t line = 0; line < kLanes * view.width; line += 64) {
@@ -87,11 +114,14 @@ Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsign
             const unsigned kind = magnitude > 255 ? kEscape : kClassOf.of[magnitude];
             const unsigned bin = static_cast<unsigned>(before & (wide ? 0x7fff : 0x7f)) >> view.shift;
             ++seen[bin][kind];
+            escapes += kind == kEscape;
             rest += kind == kEscape ? 8 * view.width : kBits[kind];
             highest = std::max(highest, bin);
         }
     }
     view.first = static_cast<u8>(highest > 63 ? highest - 63 : 0);
+    const u64 sampled = samples * kLanes;
+    together = escapes != 0 && escapes * kTogetherShare >= sampled && escapes * n >= kTogetherLeast * sampled;
     Thresholds chosen;
     if (samples == 0 || most < 2) return chosen;
 
@@ -159,7 +189,7 @@ Thresholds choose(View& view, const u8* x, const u8* base, std::size_t n, unsign
 }
 
 u8* encode_block(const Kernels& kernels, const View& view, const u8* x, const u8* base, std::size_t n, unsigned contexts,
-                 u8* out) {
+                 Literals* together, u8* out) {
     const std::size_t nbytes = n * view.width;
     if (std::memcmp(x, base, nbytes) == 0) {
         *out = kSame;
@@ -193,7 +223,12 @@ u8* encode_block(const Kernels& kernels, const View& view, const u8* x, const u8
             append(tables, table_bytes);
             append(scratch.symbols, symbols);
             append(scratch.raws, raws);
-            append(scratch.literals, 2 * literals);
+            if (together != nullptr) {
+                std::memcpy(together->next(), scratch.literals, 2 * literals);
+                together->at += literals;
+            } else {
+                append(scratch.literals, 2 * literals);
+            }
             append(states, kStateBytes);
             return out;
         }
@@ -205,7 +240,7 @@ u8* encode_block(const Kernels& kernels, const View& view, const u8* x, const u8
 
 // Where the next block begins, or null.
 const u8* decode_block(const Kernels& kernels, const View& view, const u8* in, const u8* end, const u8* base, std::size_t n,
-                       unsigned contexts, u8* out) {
+                       unsigned contexts, Literals* together, u8* out) {
     const std::size_t nbytes = n * view.width;
     if (in == end) return nullptr;
     switch (*in) {
@@ -222,24 +257,34 @@ const u8* decode_block(const Kernels& kernels, const View& view, const u8* in, c
     Model model = model_of(contexts);
     const u8* streams = read_frequencies(model, in + kHeader, end);
     if (streams == nullptr || symbols > kBlock || raws > kBlock || literals > (view.width == 2 ? n : 0)) return nullptr;
-    if (static_cast<std::size_t>(end - streams) < symbols + raws + 2 * literals + kStateBytes) return nullptr;
-    const u8* states = streams + symbols + raws + 2 * literals;
-    const Streams parts{streams, streams + symbols, streams + symbols + raws, states, symbols, raws, literals};
+    const std::size_t inside = together == nullptr ? 2 * literals : 0;
+    if (static_cast<std::size_t>(end - streams) < symbols + raws + inside + kStateBytes) return nullptr;
+    const u8 *literals_at = streams + symbols + raws, *states = literals_at + inside;
+    if (together != nullptr) {
+        if (literals > together->n - together->at) return nullptr;
+        literals_at = together->next();
+        together->at += literals;
+    }
+    const Streams parts{streams, streams + symbols, literals_at, states, symbols, raws, literals};
     return kernels.ulp_decode(model, parts, base, n, view, out) ? states + kStateBytes : nullptr;
 }
 
 }  // namespace
 
 std::size_t ulp_room(UlpKind kind, std::size_t n) {
-    return 1 + kMaxContexts + n * view_of(kind).width + (n + kBlock - 1) / kBlock;
+    const std::size_t literals = view_of(kind).width == 2 ? planes_room(kLiterals, n) - 2 * n + kFooter : 0;
+    return 1 + kMaxContexts + n * view_of(kind).width + (n + kBlock - 1) / kBlock + literals;
 }
 
 std::size_t ulp_encode(UlpKind kind, const u8* x, const u8* base, std::size_t n, unsigned contexts, unsigned most, u8* out,
                        PairDigest* seen) {
     const Kernels& kernels = rans::kernels(simd());
     View view = view_of(kind);
-    const Thresholds thresholds = choose(view, x, base, n, contexts, std::max(contexts, most));
+    bool many = false;
+    const Thresholds thresholds = choose(view, x, base, n, contexts, std::max(contexts, most), many);
     thresholds.set(view);
+    Literals* together = many && view.width == 2 ? &Literals::of_thread() : nullptr;
+    if (together != nullptr) together->begin(n);
     u8* at = out;
     *at++ = static_cast<u8>(thresholds.n + 1);
     *at++ = view.first;
@@ -247,7 +292,14 @@ std::size_t ulp_encode(UlpKind kind, const u8* x, const u8* base, std::size_t n,
     for (std::size_t i = 0; i < n; i += kBlock) {
         const std::size_t byte = i * view.width, here = std::min(kBlock, n - i);
         if (seen != nullptr) seen->reach(byte + here * view.width);
-        at = encode_block(kernels, view, x + byte, base + byte, here, thresholds.n + 1, at);
+        at = encode_block(kernels, view, x + byte, base + byte, here, thresholds.n + 1, together, at);
+    }
+    if (together != nullptr && together->at != 0) {
+        out[0] |= kTogether;
+        const std::size_t size = planes_encode(kLiterals, together->bytes.data(), nullptr, together->at, at);
+        put_u32(at + size, together->at);
+        put_u32(at + size + 4, size);
+        at += size + kFooter;
     }
     return static_cast<std::size_t>(at - out);
 }
@@ -257,9 +309,21 @@ bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, 
     const Kernels& kernels = rans::kernels(simd());
     View view = view_of(kind);
     const u8* end = in + nbytes;
-    if (nbytes < 2 || in[0] < 1 || in[0] > kMaxContexts || nbytes < 1u + in[0]) return false;
+    if (nbytes < 2) return false;
+    const unsigned n_contexts = in[0] & ~unsigned{kTogether};
+    Literals* together = in[0] & kTogether ? &Literals::of_thread() : nullptr;
+    if (n_contexts < 1 || n_contexts > kMaxContexts || nbytes < 1 + n_contexts) return false;
+    if (together != nullptr) {
+        if (view.width != 2 || nbytes < 1 + n_contexts + kFooter) return false;
+        end -= kFooter;
+        const std::size_t count = get_u32(end), size = get_u32(end + 4);
+        if (count < 1 || count > n || size > static_cast<std::size_t>(end - in) - (1 + n_contexts)) return false;
+        end -= size;
+        together->begin(count);
+        if (!planes_decode(kLiterals, end, size, nullptr, count, together->bytes.data())) return false;
+    }
     Thresholds thresholds;
-    thresholds.n = in[0] - 1u;
+    thresholds.n = n_contexts - 1;
     view.first = in[1];
     if (view.first > (kind == UlpKind::bfloat16 ? 192 : 0)) return false;
     in += 2;
@@ -270,11 +334,11 @@ bool ulp_decode(UlpKind kind, const u8* in, std::size_t nbytes, const u8* base, 
     thresholds.set(view);
     for (std::size_t i = 0; i < n; i += kBlock) {
         const std::size_t byte = i * view.width, here = std::min(kBlock, n - i);
-        in = decode_block(kernels, view, in, end, base + byte, here, thresholds.n + 1, out + byte);
+        in = decode_block(kernels, view, in, end, base + byte, here, thresholds.n + 1, together, out + byte);
         if (in == nullptr) return false;
         if (seen != nullptr) seen->reach(byte + here * view.width);
     }
-    return in == end;
+    return in == end && (together == nullptr || together->at == together->n);
 }
 
 }  // namespace perdure

@@ -1,6 +1,7 @@
 // The codec `ulp`: 16-bit and 8-bit floats as signed distances to their base, counted in units of the last place.
 //
 // A tile is a header and blocks of 2^17 elements (the last one shorter). docs/spec/codecs.md tells every byte.
+// Where literals are many, as between distant steps of a hot training, those of all blocks are one tile of `planes`.
 #pragma once
 
 #include <cstddef>

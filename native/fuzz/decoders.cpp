@@ -114,9 +114,15 @@ struct Subject {
             codec.width = 4;
             n = (std::size_t{1} << 15) * (1 + below(3)) + below(300);
         }
+        const bool hot = which == 1 && below(20) == 0;  // literals enough to be coded together
+        if (hot) {
+            codec.kind = static_cast<perdure::UlpKind>(below(2));
+            n = 3000 + below(1500);
+        }
         now.resize(n * codec.itemsize());
         before.resize(now.size());
-        const unsigned spread = blocks ? 4 : 1u << below(9), rarely = 1 + static_cast<unsigned>(below(20));
+        const unsigned spread = blocks ? 4 : hot ? 2u << below(3) : 1u << below(9);
+        const unsigned rarely = 1 + static_cast<unsigned>(below(hot ? 2 : 20));
         for (std::size_t i = 0; i < now.size(); ++i) {
             before[i] = static_cast<u8>(random_bits() % spread + 60);
             now[i] = below(rarely) == 0 ? static_cast<u8>(before[i] + random_bits() % spread) : before[i];

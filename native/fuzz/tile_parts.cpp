@@ -13,9 +13,9 @@ constexpr std::size_t kStates = 256;
 // Cuts a tile from its front. What an encoder wrote never ends too soon; the fuzzer finds out if it does (`joined` then differs).
 class Cutter {
 public:
-    explicit Cutter(const std::vector<u8>& tile) : tile_(tile) {}
+    explicit Cutter(const std::vector<u8>& tile) : tile_(tile), end_(tile.size()) {}
 
-    bool ended() const { return at_ >= tile_.size(); }
+    bool ended() const { return at_ >= end_; }
     int take(Kind kind, std::size_t n, int size_at = -1, unsigned width = 1) {
         n = std::min(n, tile_.size() - at_);
         const auto from = tile_.begin() + static_cast<std::ptrdiff_t>(at_);
@@ -28,7 +28,9 @@ public:
         const unsigned present = tile_.at(at_) | static_cast<unsigned>(tile_.at(at_ + 1)) << 8;
         take(Kind::frequencies, 2 + static_cast<std::size_t>(std::popcount(present)));
     }
-    // Sizes, tables of `contexts`, streams, literals of `width` bytes, states.
+    // So many bytes at the end are not cut.
+    void leave(std::size_t n) { end_ = tile_.size() - std::min(n, tile_.size()); }
+    // Sizes, tables of `contexts`, streams, literals of `width` bytes (0: they lie elsewhere), states.
     void coded(unsigned contexts, unsigned width) {
         int at[3];
         std::uint32_t size[3];
@@ -39,7 +41,7 @@ public:
         for (unsigned i = 0; i < contexts; ++i) frequencies();
         take(Kind::bytes, size[0], at[0]);
         take(Kind::bytes, size[1], at[1]);
-        take(Kind::bytes, std::size_t{size[2]} * width, at[2], width);
+        if (width != 0) take(Kind::bytes, std::size_t{size[2]} * width, at[2], width);
         take(Kind::states, kStates);
     }
 
@@ -47,7 +49,7 @@ public:
 
 private:
     const std::vector<u8>& tile_;
-    std::size_t at_ = 0;
+    std::size_t at_ = 0, end_;
 };
 
 }  // namespace
@@ -61,15 +63,28 @@ Parts mask_parts(const std::vector<u8>& tile, std::size_t n) {
 
 Parts ulp_parts(const std::vector<u8>& tile, unsigned width, std::size_t n) {
     Cutter cut(tile);
-    const unsigned contexts = cut.number();
+    const unsigned first = cut.number(), contexts = first & 0x7f;
+    std::uint32_t footer[2] = {};  // the literals of all blocks: how many, and the size of their tile
+    if (first != contexts) {
+        std::memcpy(footer, tile.data() + tile.size() - sizeof footer, sizeof footer);
+        cut.leave(footer[1] + sizeof footer);
+    }
     for (unsigned i = 0; i < contexts; ++i) cut.number();  // the first bin and the thresholds
     for (; !cut.ended(); n -= std::min(n, std::size_t{1} << 17)) {
         switch (cut.number()) {
             case 0: break;
             case 1: cut.take(Kind::bytes, width * std::min(n, std::size_t{1} << 17)); break;
-            default: cut.coded(contexts, 2);
+            default: cut.coded(contexts, first == contexts ? 2 : 0);
         }
     }
+    if (first == contexts) return cut.parts;
+    const auto end = tile.end() - static_cast<std::ptrdiff_t>(sizeof footer);
+    const auto added = static_cast<int>(cut.parts.size());
+    for (Part& part : planes_parts({end - static_cast<std::ptrdiff_t>(footer[1]), end}, 2, footer[0])) {
+        if (part.size_at >= 0) part.size_at += added;
+        cut.parts.push_back(part);
+    }
+    for (int i = 0; i < 2; ++i) cut.parts.push_back({Kind::size, {end + 4 * i, end + 4 * i + 4}});
     return cut.parts;
 }
 

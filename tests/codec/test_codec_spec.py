@@ -13,7 +13,7 @@ from perdure.codec import cluster_twin, mask_twin, planes_twin, ulp_twin
 native = pytest.importorskip("perdure._native", reason="the kernels are not built")
 
 PAGE = Path(__file__).parents[2] / "docs/spec/codecs.md"
-MASK, ULP, PLANES, CLUSTER = (
+MASK, ULP, TOGETHER, PLANES, CLUSTER = (
     bytes.fromhex("".join(block.split()))
     for block in re.findall(r"^```$(.*?)^```$", PAGE.read_text(), re.DOTALL | re.MULTILINE)
 )
@@ -43,6 +43,18 @@ def test_the_distances_of_the_specification_are_written_and_read(module: object)
     assert written(module.ulp_encode, new, base, 0, 4) == ULP  # type: ignore[attr-defined]
     out = np.zeros(512, np.uint8)
     assert module.ulp_decode(ULP, base, out, 0)  # type: ignore[attr-defined]
+    assert out.tobytes() == new.tobytes()
+
+
+@pytest.mark.parametrize("module", [native, ulp_twin], ids=["native", "twin"])
+def test_the_literals_together_of_the_specification_are_written_and_read(module: object) -> None:
+    base = np.full(2048, 0x3C00, np.uint16)
+    new = np.where(np.arange(2048) % 2 == 1, 0x4100, 0x3C00).astype(np.uint16)
+    coded = written(module.ulp_encode, new, base, 0, 4)  # type: ignore[attr-defined]
+    assert len(coded) == 551
+    assert coded[:32] + coded[-32:] == TOGETHER
+    out = np.zeros(4096, np.uint8)
+    assert module.ulp_decode(coded, base, out, 0)  # type: ignore[attr-defined]
     assert out.tobytes() == new.tobytes()
 
 

@@ -135,6 +135,74 @@ def test_distances_between_any_patterns_equal_the_twins(what: str, contexts: int
         assert np.array_equal(out, new)
 
 
+def hot(n: int, share: float) -> tuple[Bytes, Bytes]:
+    """Elements of which about ``share`` are so far from their base that they are literals."""
+    rng = np.random.default_rng(n)
+    old = bfloat16(np.resize(WEIGHTS, n))
+    far = (rng.standard_normal(n) * 0.02).astype(np.float32)
+    new = np.where(rng.random(n) < share, bfloat16(far) ^ np.uint16(0x4000), old + rng.integers(-9, 9, n).astype("i2"))
+    return new.astype(np.uint16).view(np.uint8), old.view(np.uint8)
+
+
+TOGETHER = 0x80  # in the first byte of a tile of `ulp`
+
+
+@pytest.mark.parametrize("kind", [0, 1])
+@pytest.mark.parametrize("n", [1700, 2048, 4001, BLOCK + 5000])
+def test_many_literals_are_coded_together_and_equal_the_twins(level: str, n: int, kind: int) -> None:
+    new, old = hot(n, 0.8 if n < 2000 else 0.6 if n < BLOCK else 0.05)
+    agree(*ULP, native.ulp_room(2 * n, kind), new, old, (kind, 4, 6), (kind,))
+    tile = coded(native.ulp_encode, native.ulp_room(2 * n, kind), new, old, kind, 4, 6)
+    if n > 2000:
+        assert tile[0] & TOGETHER
+        literals, size = tile[-8:].view("<u4").tolist()
+        assert literals > 1024
+        assert size < 1.8 * literals
+
+
+def test_literals_together_skip_blocks_that_are_equal_or_raw(level: str) -> None:
+    """The second of five blocks equals its base, the third is noise: neither has literals there."""
+    n = 4 * BLOCK + 1000
+    new, old = (data.copy() for data in hot(n, 0.05))
+    new[2 * BLOCK : 4 * BLOCK] = old[2 * BLOCK : 4 * BLOCK]
+    new[4 * BLOCK : 6 * BLOCK] = np.random.default_rng(5).integers(0, 256, 2 * BLOCK, dtype=np.uint8)
+    tile, out = coded(native.ulp_encode, native.ulp_room(2 * n, 0), new, old, 0, 4), np.zeros_like(new)
+    assert tile[0] & TOGETHER
+    assert 0.09 * BLOCK < int(tile[-8:-4].view("<u4")[0]) < 0.11 * BLOCK  # of the first and the fourth
+    for decode in (native.ulp_decode, ulp_twin.ulp_decode):
+        out[:] = 0
+        assert decode(tile, old, out, 0)
+        assert np.array_equal(out, new)
+
+
+@pytest.mark.parametrize("twin", [False, True], ids=["native", "twin"])
+def test_literals_together_that_do_not_fit_are_refused(level: str, twin: bool) -> None:
+    new, old = hot(3000, 0.6)
+    decode, out = (ulp_twin if twin else native).ulp_decode, np.zeros_like(new)
+    tile = coded(native.ulp_encode, native.ulp_room(new.size, 0), new, old, 0, 4)
+    assert decode(tile, old, out, 0)
+    assert not decode(tile, old[:3000], out[:3000], 2)  # of 8-bit elements none are literals
+    for at in (tile.size - 8, tile.size - 4):
+        right = int(tile[at : at + 4].view("<u4")[0])
+        for wrong in (0, 1, right - 1, right + 1, 3001, tile.size, 2**31, 2**32 - 1):
+            hurt = tile.copy()
+            hurt[at : at + 4].view("<u4")[0] = wrong
+            assert not decode(hurt, old, out, 0), (at, wrong)
+    for flipped in (tile[0] ^ TOGETHER, TOGETHER, TOGETHER | 9):
+        hurt = tile.copy()
+        hurt[0] = flipped
+        assert not decode(hurt, old, out, 0), flipped
+    for cut in (1, 2, 3, 9, 10, tile.size - 9, tile.size - 1):
+        assert not decode(tile[:cut], old, out, 0), cut
+
+
+@pytest.mark.parametrize(("share", "n"), [(0.002, BLOCK), (0.5, 1500)])
+def test_few_literals_stay_in_their_blocks(share: float, n: int) -> None:
+    new, old = hot(n, share)
+    for encode in (native.ulp_encode, ulp_twin.ulp_encode):
+        assert not coded(encode, native.ulp_room(2 * n, 0), new, old, 0, 4)[0] & TOGETHER
+
+
 @pytest.mark.parametrize("what", PAIRS)
 @pytest.mark.parametrize("width", [1, 2, 4, 8])
 def test_masks_equal_the_twins(level: str, width: int, what: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perdure.codec.digest import BytesLike, as_bytes
+from perdure.codec.planes_twin import planes_decode, planes_encode, planes_room
 from perdure.codec.rans_twin import (
     BLOCK,
     CLASSES,
@@ -38,6 +39,10 @@ _MIN_SHARE: Final = 1024
 _LARGE: Final = 91
 _MAX_CONTEXTS: Final = 8
 _CONTEXT_BITS: Final = 18 * 8
+_TOGETHER: Final = 0x80
+_FOOTER_BYTES: Final = 8
+_TOGETHER_SHARE: Final = 128
+_TOGETHER_LEAST: Final = 1024
 _LANE_OF: Final = np.array([(j & 31) << 1 | j >> 5 for j in range(LANES)])  # of each element of a group
 _ELEMENT_OF: Final = np.argsort(_LANE_OF)
 
@@ -45,7 +50,8 @@ _ELEMENT_OF: Final = np.argsort(_LANE_OF)
 def ulp_room(nbytes: int, kind: int) -> int:
     """The bytes that ``out`` needs."""
     n = nbytes // _WIDTH[kind]
-    return 1 + _MAX_CONTEXTS + n * _WIDTH[kind] + -(-n // BLOCK)
+    literals = planes_room(nbytes, 2) - nbytes + _FOOTER_BYTES if _WIDTH[kind] == 2 else 0
+    return 1 + _MAX_CONTEXTS + n * _WIDTH[kind] + -(-n // BLOCK) + literals
 
 
 def ulp_encode(
@@ -60,10 +66,18 @@ def ulp_encode(
     """Encode a tile into ``out``; the bytes written."""
     digest_pair(data, base, digests)
     now, before = _elements(as_bytes(data), kind), _elements(as_bytes(base), kind)
-    first, begins = _choose(now, before, kind, contexts, max(contexts, most))
+    first, begins, many = _choose(now, before, kind, contexts, max(contexts, most))
+    together = bytearray() if many and _WIDTH[kind] == 2 else None
     blocks = [slice(at, at + BLOCK) for at in range(0, now.size, BLOCK)]
-    coded = [_encode_block(now[block], before[block], kind, first, begins) for block in blocks]
-    joined = np.frombuffer(b"".join((bytes((1 + len(begins), first, *begins)), *coded)), np.uint8)
+    coded = [_encode_block(now[block], before[block], kind, first, begins, together) for block in blocks]
+    flag = _TOGETHER if together else 0
+    parts = [bytes((flag | 1 + len(begins), first, *begins)), *coded]
+    if together:
+        literals = np.frombuffer(together, np.uint8)
+        tile = np.empty(planes_room(literals.size, 2), np.uint8)
+        size = planes_encode(literals, None, tile, 2, True)
+        parts += [tile[:size].tobytes(), np.array((literals.size // 2, size), "<u4").tobytes()]
+    joined = np.frombuffer(b"".join(parts), np.uint8)
     out[: joined.size] = joined
     return int(joined.size)
 
@@ -72,21 +86,46 @@ def ulp_decode(coded: BytesLike, base: BytesLike, out: Bytes, kind: int, digests
     """Decode a tile into ``out``; whether it was one."""
     data, before = as_bytes(coded).tobytes(), _elements(as_bytes(base), kind)
     now = _elements(out, kind)
-    if len(data) < 2 or not 1 <= data[0] <= _MAX_CONTEXTS or len(data) < 1 + data[0]:
+    if len(data) < 2:
         return False
-    first, begins = data[1], list(data[2 : 1 + data[0]])
+    contexts = data[0] & ~_TOGETHER
+    if not 1 <= contexts <= _MAX_CONTEXTS or len(data) < 1 + contexts:
+        return False
+    together: list[bytes] | None = None
+    if data[0] & _TOGETHER:
+        read = _read_literals(data[1 + contexts :], now.size) if _WIDTH[kind] == 2 else None
+        if read is None:
+            return False
+        literals, tail = read
+        data, together = data[: len(data) - tail], [literals]
+    first, begins = data[1], list(data[2 : 1 + contexts])
     if first > (192 if kind == 0 else 0) or begins != sorted({*begins}) or not all(1 <= bin <= 63 for bin in begins):
         return False
     at = 2 + len(begins)
     for start in range(0, now.size, BLOCK):
         block = slice(start, start + BLOCK)
-        end = _decode_block(data, at, before[block], now[block], kind, first, begins)
+        end = _decode_block(data, at, before[block], now[block], kind, first, begins, together)
         if end is None:
             return False
         at = end
-    if at == len(data):
+    whole = at == len(data) and not (together and together[0])
+    if whole:
         digest_pair(out, base, digests)
-    return at == len(data)
+    return whole
+
+
+def _read_literals(data: bytes, most: int) -> tuple[bytes, int] | None:
+    """The literals whose tile ends ``data``, and how many bytes of it that was, or None."""
+    if len(data) < _FOOTER_BYTES:
+        return None
+    count, size = np.frombuffer(data[-_FOOTER_BYTES:], "<u4").tolist()
+    if not 1 <= count <= most or size > len(data) - _FOOTER_BYTES:
+        return None
+    literals = np.empty(2 * count, np.uint8)
+    tile = np.frombuffer(data[len(data) - _FOOTER_BYTES - size : len(data) - _FOOTER_BYTES], np.uint8)
+    if not planes_decode(tile, None, literals, 2, True):
+        return None
+    return literals.tobytes(), size + _FOOTER_BYTES
 
 
 def _elements(data: Bytes, kind: int) -> Elements:
@@ -116,15 +155,16 @@ def _distances(now: Elements, before: Elements) -> tuple[npt.NDArray[np.int64], 
     return distance, np.where(magnitude > 255, ESCAPE, class_of[np.minimum(magnitude, 255)]).astype(np.int64)
 
 
-def _choose(now: Elements, before: Elements, kind: int, contexts: int, most: int) -> tuple[int, list[int]]:
-    """The first bin, and the bins at which contexts begin, so that a sample takes the fewest bits.
+def _choose(now: Elements, before: Elements, kind: int, contexts: int, most: int) -> tuple[int, list[int], bool]:
+    """The first bin, and the bins at which contexts begin, so that a sample takes the fewest bits; and whether
+    literals are so many that they are worth coding.
 
     More than ``contexts`` are tried only while the sample takes much of what one context takes.
     """
     groups = now.size // LANES
     samples = min(groups, _SAMPLES)
     if samples == 0:
-        return 0, []
+        return 0, [], False
     starts = np.arange(samples) * groups // samples * LANES
     at = (starts[:, None] + np.arange(LANES)).ravel()
     _, classes = _distances(now[at], before[at])
@@ -132,8 +172,10 @@ def _choose(now: Elements, before: Elements, kind: int, contexts: int, most: int
     np.add.at(seen, (_bins(before[at], kind), classes), 1)
     highest = int(np.flatnonzero(seen.any(axis=1))[-1])
     first = max(highest - 63, 0)
+    escapes, sampled = int(seen[:, ESCAPE].sum()), samples * LANES
+    many = escapes * _TOGETHER_SHARE >= sampled and escapes * now.size >= _TOGETHER_LEAST * sampled
     if most < 2:
-        return first, []
+        return first, [], many
 
     enough = max(samples * LANES // _MIN_SHARE, 1)
     sums, run_ends = [np.zeros(CLASSES, np.int64)], [0]
@@ -164,10 +206,13 @@ def _choose(now: Elements, before: Elements, kind: int, contexts: int, most: int
     for c in range(used - 1, 0, -1):
         to = best[c][to][1]
         begins.append(run_ends[to])
-    return first, begins[::-1]
+    return first, begins[::-1], many
 
 
-def _encode_block(now: Elements, before: Elements, kind: int, first: int, begins: list[int]) -> bytes:
+def _encode_block(
+    now: Elements, before: Elements, kind: int, first: int, begins: list[int], together: bytearray | None
+) -> bytes:
+    """A block; its literals go to ``together`` if there is one."""
     if np.array_equal(now, before):
         return bytes((_SAME,))
     pad = -now.size % ROUND
@@ -189,11 +234,13 @@ def _encode_block(now: Elements, before: Elements, kind: int, first: int, begins
                 model.tables(),
                 streams.symbols.tobytes(),
                 streams.raws.tobytes(),
-                literals,
+                literals if together is None else b"",
                 streams.states.tobytes(),
             )
         )
-        if len(coded) < 1 + now.nbytes:
+        if len(coded) + (0 if together is None else len(literals)) < 1 + now.nbytes:
+            if together is not None:
+                together += literals
             return coded
     return bytes((_RAW,)) + now.tobytes()
 
@@ -206,8 +253,12 @@ def _decode_block(
     kind: int,
     first: int,
     begins: list[int],
+    together: list[bytes] | None,
 ) -> int | None:
-    """Decode the block that begins at ``at``; where the next one begins, or None."""
+    """Decode the block that begins at ``at``; where the next one begins, or None.
+
+    Literals are taken from the front of the one item of ``together`` if there is such a list.
+    """
     mode, at = data[at : at + 1], at + 1
     if mode == bytes((_SAME,)):
         now[:] = before
@@ -226,10 +277,15 @@ def _decode_block(
         return None
     model, size = read
     at += size
-    parts = np.frombuffer(data[at : at + n_symbols + n_raws + 2 * n_literals + STATE_BYTES], np.uint8)
-    if parts.size != n_symbols + n_raws + 2 * n_literals + STATE_BYTES:
+    inside = 2 * n_literals if together is None else 0
+    parts = np.frombuffer(data[at : at + n_symbols + n_raws + inside + STATE_BYTES], np.uint8)
+    if parts.size != n_symbols + n_raws + inside + STATE_BYTES:
         return None
-    symbols, raws, literals, states = np.split(parts, np.cumsum((n_symbols, n_raws, 2 * n_literals)))
+    symbols, raws, literals, states = np.split(parts, np.cumsum((n_symbols, n_raws, inside)))
+    if together is not None:
+        if 2 * n_literals > len(together[0]):
+            return None
+        literals, together[0] = np.frombuffer(together[0][: 2 * n_literals], np.uint8), together[0][2 * n_literals :]
     padded = np.pad(before, (0, -before.size % ROUND))
     contexts = (16 * _contexts(padded, kind, first, begins)).astype(np.uint8)
     decoded = model.decode(Streams(symbols, raws, states), _to_lanes(contexts))
