@@ -13,12 +13,13 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from codec_traces import GPT, add_options, trace
+from codec_traces import GPT, Recipe, read_trace, train
 from perdure import _native
 from perdure.codec import DTYPES, TILE_BYTES, decode, encode
 from perdure.layout import Box
@@ -211,7 +212,8 @@ def repeated(block: Block, n: int) -> Bytes:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    add_options(parser)
+    for field in fields(Recipe):
+        parser.add_argument(f"--{field.name}", type=type(field.default), default=field.default)
     parser.add_argument(
         "--from", type=Path, dest="saved", help="a .npz that bench/codec_traces.py wrote, of this --width"
     )
@@ -224,12 +226,11 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=20)
     options = parser.parse_args()
     bases = stages(options.steps)
-    options.at = sorted({base + more for base in bases.values() for more in (0, *options.distances)})
+    at = sorted({base + more for base in bases.values() for more in (0, *options.distances)})
     shapes = [tuple(param.shape) for param in GPT(options.layers, options.width).parameters()]
-    if options.saved is not None:
-        states = dict(np.load(options.saved))
-    else:
-        states = {f"{name}_{s.step}": getattr(s, name) for s in trace(options) for name, _ in KINDS.values()}
+    recipe = Recipe(**{field.name: getattr(options, field.name) for field in fields(Recipe)})
+    made = train(recipe, dict.fromkeys(at, True)) if options.saved is None else read_trace(options.saved)
+    states = {f"{name}_{s.step}": getattr(s, name) for s in made.at.values() for name, _ in KINDS.values()}
     missing = [name for name, found in (("zstandard", zstandard), ("zipnn", ZipNN)) if found is None]
     count = sum(int(np.prod(shape)) for shape in shapes)
     print(f"{count} parameters, {options.steps} steps; not installed: {', '.join(missing) or 'nothing'}")

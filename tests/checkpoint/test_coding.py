@@ -153,6 +153,24 @@ def test_memory_that_holds_a_coded_step_brings_it_back_raw(place: Place, undistu
     assert again.digests().items() <= undisturbed.items(), again.text()
 
 
+def test_diff_compares_coded_and_raw_steps_bit_by_bit(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    state = mixed()
+    for step, coding in ((1, "raw"), (2, "lossless"), (3, "lossless")):
+        ckpt = perdure.Checkpointer(tmp_path, agent=False, coding=coding)
+        ckpt.restore({name: torch.zeros_like(tensor) for name, tensor in state.items()})
+        if step == 3:
+            state["master"] = state["master"] + 1.0
+            state["copy"], state["half"] = state["master"].to(torch.bfloat16), state["master"].to(torch.float16)
+        ckpt.save(step, dict(state)).committed()
+        ckpt.close()
+    assert main(["checkpoint", "diff", str(tmp_path), "1", "2"]) == 0
+    capsys.readouterr()
+    assert main(["checkpoint", "diff", str(tmp_path), "2", "3"]) == 1
+    told = capsys.readouterr().out
+    assert all(name in told for name in ("master", "copy", "half"))
+    assert "noise" not in told
+
+
 def test_show_says_how_each_tensor_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ckpt = perdure.Checkpointer(tmp_path, agent=False, coding="lossless")
     ckpt.save(1, mixed()).committed()

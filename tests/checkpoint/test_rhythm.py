@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import Place, Ranks
+from conftest import Place
 
 from perdure.checkpoint.rhythm import Rhythm, daly_s
 from perdure.checkpoint.saved import Outcome, Saved
@@ -103,10 +103,11 @@ def test_saves_to_memory_outlive_the_ranks_and_become_durable_when_training_goes
     assert place.steps() == [6, 10, 12]
 
 
-def test_without_an_agent_only_durable_saves_are_made(place: Place, undisturbed: Digests) -> None:
-    ranks: Ranks = place.train("--steps", "6", "--every", "6", "--memory-every", "1", "--no-agent")
-    assert ranks.digests().items() <= undisturbed.items()
-    assert place.steps() == [6]
+def test_saves_to_memory_without_an_agent_are_refused_at_once(place: Place) -> None:
+    ranks = place.start("--steps", "6", "--every", "6", "--memory-every", "1", "--no-agent")
+    assert all(code > 0 for code in ranks.wait())
+    assert "memory_every=1 needs the node's agent" in ranks.out(0)
+    assert not place.run_dir.exists()
 
 
 def test_an_agent_that_dies_takes_saves_to_memory_with_it_and_no_others(place: Place, undisturbed: Digests) -> None:
@@ -118,6 +119,7 @@ def test_an_agent_that_dies_takes_saves_to_memory_with_it_and_no_others(place: P
     (place.folder / "on").touch()
     assert ranks.wait() == [0, 0], ranks.text()
     assert ranks.digests().items() <= undisturbed.items()
+    assert [said for said in ranks.said(0) if said.startswith("saves to memory alone end here")], ranks.text()
     assert place.steps() == [6, 12]
 
 

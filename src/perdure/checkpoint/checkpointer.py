@@ -168,6 +168,12 @@ class Checkpointer:
             durable=durable,
         )
         flight = self._flights.add(saved)
+        if self._peers is None:
+            saved.note_peers(
+                CallError("no other node keeps a copy of this save: there is one node only, or no agent", tier="peer")
+            )
+        elif not self.has_agent:
+            saved.note_peers(AgentLost("no other node keeps a copy of this save: an agent is gone", tier="peer"))
         try:
             self._stage(flight, step, tree, meta, metric, pin)
         except BaseException as error:
@@ -199,7 +205,8 @@ class Checkpointer:
         saved.blocked_s += time.perf_counter() - began
         self._reported.add(saved.seq)
         if saved.error is None:
-            self.tell(StepSaved(step=saved.step, blocked_s=saved.blocked_s, nbytes=saved.nbytes))
+            memory = self.has_agent
+            self.tell(StepSaved(step=saved.step, blocked_s=saved.blocked_s, nbytes=saved.nbytes, memory=memory))
 
     def restore(self, tree: Mapping[str, Any], *, step: int | None = None, slot: int | None = None) -> int | None:
         """Put the newest step that all ranks can have into ``tree``, in place; return it, or None if there is none.

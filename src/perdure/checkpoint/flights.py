@@ -172,6 +172,7 @@ class Flights:
         """On the link's thread: say so, and finish what was under way."""
         self._tell(AgentLostFact(reason=str(error), pid=error.facts.get("pid")), everywhere=True)
         for flight in list(self._flights.values()):
+            flight.saved.note_no_peers(error)
             if not flight.saved.durable:
                 self.failed(flight.saved, error)
         for flight in list(self._flights.values()):

@@ -90,7 +90,12 @@ class Meeting:
         if self.start_agent is not None:
             link = self._meet_agent(place, session, said["run"])
             if link is not None and len(nodes) > 1:
-                partner = partners([told[ranks[0]]["domain"] for ranks in nodes])[place.node]
+                domains = [told[ranks[0]]["domain"] for ranks in nodes]
+                every = partners(domains)
+                partner = every[place.node]
+                if any(domains[node] == domains[each] for node, each in enumerate(every)):
+                    text = "copies of some nodes stay in their own failure domain (PERDURE_DOMAIN): no other has room"
+                    self.tell(Notice(text=text))
                 link, addresses = self._meet_nodes(place, link, len(nodes), said["secret"], partner)
                 peers = Peers(session, bytes.fromhex(said["secret"]), addresses)
         page = link.page if link is not None else self._share_page(place, len(nodes))

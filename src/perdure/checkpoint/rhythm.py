@@ -60,7 +60,7 @@ class Rhythm:
             raise CallError(f"every={every!r}: a whole number of steps, 1 or more, or 'auto'")
         if memory_every is not None and (type(memory_every) is not int or memory_every < 1):
             raise CallError(f"memory_every={memory_every!r}: a whole number of steps, 1 or more, or None")
-        if not between_failures_s > 0:
+        if type(between_failures_s) not in (int, float) or not between_failures_s > 0:
             raise CallError(f"mean time between failures is {between_failures_s!r}; give seconds, more than 0")
         self._every, self._memory_every, self._between_failures_s = every, memory_every, between_failures_s
         self._agree, self._tell, self._clock = agree, tell, clock
@@ -110,10 +110,14 @@ class Rhythm:
         if last.durable_s is not None:
             self._durable.append(last.durable_s)
         steps, step_s, cost_s = self._agree([max(1, round(max(ideal_s, durable_s) / step_s)), step_s, cost_s])
-        if not 0.8 * self._interval <= steps <= 1.25 * self._interval:
+        if not self._interval / 2 < steps < 2 * max(self._interval, 1):  # else it would be told again and again
             self._interval = steps
             self._tell(
                 f"from here on a save every {steps} steps: one costs the loop {cost_s:.3g} s, a step takes "
-                f"{step_s:.3g} s, a failure is reckoned with every {self._between_failures_s / 3600:.3g} h"
+                f"{step_s:.3g} s, a failure is reckoned with every {_time(self._between_failures_s)}"
             )
         return int(steps)
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 3600:.3g} h" if seconds >= 3600 else f"{seconds:.3g} s"

@@ -123,6 +123,13 @@ class Saved:
             self._peers_error = error
             self._changed.notify_all()
 
+    def note_no_peers(self, error: PerdureError) -> None:
+        """From here on it gets nowhere else; if it had, nothing changes."""
+        with self._changed:
+            if not self._with_peers and self._peers_error is None:
+                self._peers_error = error
+            self._changed.notify_all()
+
     def note_committed(self, outcome: Outcome) -> None:
         with self._changed:
             self._staged = self._in_memory = True

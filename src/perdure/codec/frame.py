@@ -8,10 +8,12 @@ in `perdure.codec.stages`.
 from __future__ import annotations
 
 import functools
+import operator
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import accumulate
 from typing import Any, Final, TypeVar
 
@@ -191,6 +193,10 @@ def decode(
     target = _aligned(info.nbytes) if out is None else as_bytes(out)
     if target.size != info.nbytes or not target.flags.writeable:
         raise CallError(f"out must be {info.nbytes} writable bytes; it has {target.size}", nbytes=info.nbytes)
+    if out is not None and any(np.may_share_memory(target, each) for each in (data, below) if each is not None):
+        raise CallError(
+            "out overlaps the frame or the base, which are still read while it is written; give other memory"
+        )
     ends = list(accumulate(info.coded_nbytes, initial=info.header_nbytes))
 
     def rebuild(tile: int) -> bytes:
@@ -245,25 +251,42 @@ def _decode_tile(info: FrameInfo, tile: int, coded: Bytes, target: Bytes, base: 
         found = copy_and_digest(coded, target, info.tile_bytes)
     elif base is not None and isinstance(stage, DigestsOnTheWay):
         digests = np.empty((2, 16), np.uint8)
-        stage.decode_and_digest(coded, target, dtype=DTYPES[info.dtype], base=base, digests=digests)
+        with _damage(tile):
+            stage.decode_and_digest(coded, target, dtype=DTYPES[info.dtype], base=base, digests=digests)
         found, seen = digests[0].tobytes(), digests[1].tobytes()
     else:
-        stage.decode(coded, target, dtype=DTYPES[info.dtype], base=base)
+        with _damage(tile):
+            stage.decode(coded, target, dtype=DTYPES[info.dtype], base=base)
         found = tile_digests(target, info.tile_bytes)
     if found != info.tile_digests[16 * tile : 16 * tile + 16]:
-        raise BlobCorrupt(f"tile {tile} of the frame does not have its digest", tile=tile)
+        raise BlobCorrupt(f"tile {tile} of the frame does not have its digest; use another copy", tile=tile)
     return seen
+
+
+@contextmanager
+def _damage(tile: int) -> Iterator[None]:
+    """The header proved that a frame of this release was written: what no writer writes is damage here."""
+    try:
+        yield
+    except FormatRefused as error:
+        raise BlobCorrupt(f"tile {tile} of the frame is damaged: {error}; use another copy", tile=tile) from error
 
 
 def _described(
     array: npt.NDArray[Any], dtype: str | None, shape: Sequence[int] | None
 ) -> tuple[str, tuple[int, ...], Bytes]:
     """The true dtype, the true shape and the contiguous bytes of what the caller passed."""
+    _check_array(array, "array")
+    if dtype is not None and not isinstance(dtype, str):
+        raise CallError(f"dtype is {dtype!r}; give torch's name of it as a text, such as 'bfloat16'")
+    try:
+        dims = tuple(map(operator.index, array.shape if shape is None else shape))
+    except TypeError:
+        raise CallError(f"shape is {shape!r}; give whole numbers in a tuple") from None
     name = dtypes.name_of(array.dtype) if dtype is None else dtypes.dtype_named(dtype).name
     stands_in = array.dtype.kind == "u" and array.dtype.itemsize in (1, DTYPES[name].itemsize) and array.dtype.isnative
     if dtype is not None and not stands_in and dtypes.name_of(array.dtype) != name:
         raise CallError(f"an array of {array.dtype} does not hold the bytes of {name}", dtype=name)
-    dims = tuple(int(dim) for dim in (array.shape if shape is None else shape))
     if len(dims) > header.MAX_DIMS or dtypes.nbytes(name, dims) != array.nbytes:
         raise CallError(
             f"{array.nbytes} bytes are no tensor of dtype {name} and shape {dims}: pass the true shape=",
@@ -273,10 +296,28 @@ def _described(
     return name, dims, as_bytes(np.ascontiguousarray(array))
 
 
+def _check_array(array: object, what: str) -> None:
+    """Raise `CallError` unless ``array`` is one of NumPy's that holds all that it shows."""
+    if type(array).__module__.partition(".")[0] == "torch":
+        raise CallError(
+            f"{what} is a torch tensor; pass its bytes: tensor.contiguous().view(torch.uint8).numpy(), with dtype= and "
+            "shape= of the tensor"
+        )
+    if not isinstance(array, np.ndarray):
+        raise CallError(f"{what} is a {type(array).__name__}; give a NumPy array")
+    if isinstance(array, np.ma.MaskedArray):
+        raise CallError(f"{what} is a masked array, whose mask a frame cannot hold; give its data and its mask apart")
+
+
 def _base_bytes(base: npt.NDArray[Any], *, dtype: str, shape: tuple[int, ...]) -> Bytes:
     """The bytes of a base, which must be as many as those of the tensor on top of it."""
+    _check_array(base, "base")
     if base.nbytes != dtypes.nbytes(dtype, shape):
-        raise CallError(f"the base has {base.nbytes} bytes, the tensor {dtypes.nbytes(dtype, shape)}", dtype=dtype)
+        raise CallError(
+            f"the base has {base.nbytes} bytes, the tensor {dtypes.nbytes(dtype, shape)}; give the same tensor of "
+            "another step",
+            dtype=dtype,
+        )
     return as_bytes(np.ascontiguousarray(base))
 
 
@@ -293,7 +334,11 @@ def _check_base(info: FrameInfo, digests: bytes) -> None:
     """Raise `CallError` unless the tiles with ``digests`` are those of the base that ``info`` names."""
     found = root_digest(digests)
     if found != info.base:
-        raise CallError(f"this frame was made on base {info.base}, not {found}", base=info.base, found=found)
+        raise CallError(
+            f"this frame was made on base {info.base}, not {found}; give the tensor that it was encoded with",
+            base=info.base,
+            found=found,
+        )
 
 
 def _smaller(coded: Bytes, tile: Bytes, room: _Room) -> Bytes:
@@ -322,8 +367,8 @@ class _Room:
 
 def _on_threads(work: Callable[[_In], _Out], items: Iterable[_In], threads: int) -> list[_Out]:
     """What ``work`` returns for each item, in order; the first error in order is raised."""
-    if not 1 <= threads <= _MAX_THREADS:
-        raise CallError(f"threads must be from 1 to {_MAX_THREADS}, not {threads}")
+    if type(threads) is not int or not 1 <= threads <= _MAX_THREADS:
+        raise CallError(f"threads must be a whole number from 1 to {_MAX_THREADS}, not {threads!r}")
     listed = list(items)
     if threads == 1 or len(listed) < 2:
         return [work(item) for item in listed]
@@ -350,6 +395,11 @@ def _tiles(nbytes: int) -> list[slice]:
 
 def _aligned(nbytes: int) -> Bytes:
     """An uninitialised array that starts where the fused copy is fastest."""
-    room = np.empty(nbytes + _ALIGN_BYTES, np.uint8)
+    try:
+        room = np.empty(nbytes + _ALIGN_BYTES, np.uint8)
+    except MemoryError as error:
+        raise CallError(
+            f"there is no memory for the {nbytes} bytes that the frame decodes to", nbytes=nbytes
+        ) from error
     skip = -int(room.__array_interface__["data"][0]) % _ALIGN_BYTES
     return room[skip : skip + nbytes]

@@ -45,9 +45,16 @@ class StepSaved(Fact, frozen=True, kw_only=True, tag="step-saved"):
     step: int
     blocked_s: float
     nbytes: int
+    memory: bool = True
+    """whether an agent holds it, which outlives this rank; else the rank's own background thread does"""
 
     def __str__(self) -> str:
-        return f"saved step {self.step} to memory ({size(self.nbytes)}, blocked {seconds(self.blocked_s)})"
+        what = (
+            f"saved step {self.step} to memory"
+            if self.memory
+            else f"copied step {self.step}, to be written by this rank"
+        )
+        return f"{what} ({size(self.nbytes)}, blocked {seconds(self.blocked_s)})"
 
 
 class Committed(Fact, frozen=True, kw_only=True, tag="committed"):

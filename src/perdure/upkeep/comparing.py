@@ -22,6 +22,7 @@ from perdure.state.index import Catalog, CatalogTensor, StoredPiece
 from perdure.state.items import Held, Memory, TensorItem
 from perdure.state.load import Match, load
 from perdure.state.part_reader import PartReader
+from perdure.state.stored import StoredBase
 from perdure.store import Commit, PackRef, Run
 from perdure.store.pack_header import TILE_BYTES
 
@@ -109,6 +110,10 @@ class Side:
         entry = index.entry(piece.key)
         return index.tile_bytes, index.digests[16 * entry.first_tile : 16 * (entry.first_tile + entry.n_tiles)]
 
+    def base_of(self, key: str) -> StoredBase | None:
+        """How the base of the frame under a key is computed."""
+        return next((found for reader in self._readers if (found := reader.base(key)) is not None), None)
+
     def source(self, pack: str) -> DiskPack:
         """A pack, its header read once."""
         if pack not in self._packs:
@@ -122,7 +127,7 @@ class Side:
         memory = Memory(int(data.__array_interface__["data"][0]), nbytes, data)
         item = TensorItem(tensor.name, tensor.dtype, tensor.shape, (Held(box, memory),))
         shared = replace(tensor, rank=None)  # one of a rank alone may be cut otherwise on the other side as well
-        catalog = Catalog(self.world, {tensor.name: shared})
+        catalog = Catalog(self.world, {tensor.name: shared}, base_of=self.base_of)
         load(catalog, [Match(item, shared)], lambda pack: [self.source(pack)])
         return data
 

@@ -111,6 +111,10 @@ def attach(
                 key=name,
             )
         tree[name] = value
+    if memory_every is not None and not agent:
+        raise CallError(f"memory_every={memory_every} needs the node's agent, which agent=False does without")
+    if between_failures_s is not None and every != "auto":
+        raise CallError(f'between_failures_s is for every="auto"; with every={every} it says nothing')
     rhythm = Rhythm(
         every,
         memory_every,
@@ -161,6 +165,7 @@ class Run:
         self.checkpointer = ckpt
         self._tree = tree
         self._rhythm = rhythm
+        self._told_no_memory = False
         self._rng = rng
         self._cut_at: int | None = None
         self._saved_at: int | None = None
@@ -300,7 +305,13 @@ class Run:
         due = self._rhythm.due(self.step) if self.step > 0 else None
         if stop and self.step > 0:
             due = "disk"
-        if due is not None and self._saved_at != self.step and (due == "disk" or self.checkpointer.has_agent):
+        if due == "memory" and not self.checkpointer.has_agent:
+            due = None
+            if not self._told_no_memory:
+                self._told_no_memory = True
+                text = "saves to memory alone end here, because there is no agent; those to disk go on"
+                self.checkpointer.tell(Notice(text=text))
+        if due is not None and self._saved_at != self.step:
             self._enter(Phase.COPYING)
             saved = self.checkpointer.save(self.step, self._tree, tier=due)
             if due == "disk":
