@@ -222,11 +222,13 @@ class Place:
         )
         return self._processes[-1]
 
-    def start_agent(self, *rules: dict[str, Any], lease_s: float = 30.0, node: str | None = None) -> int:
-        """Start the agent of the job (on ``node``) behind a store with ``rules`` (`gated_agent.py`); return its pid."""
+    def start_agent(
+        self, *rules: dict[str, Any], lease_s: float = 30.0, node: str | None = None, script: str = "gated_agent.py"
+    ) -> int:
+        """Start the agent of the job (on ``node``) behind a store with ``rules`` (of ``script``); return its pid."""
         job = self.job if node is None else f"{self.job}@{node}"
         argv = (job, self.url, str(lease_s), json.dumps(rules))
-        process = self.popen(sys.executable, str(HERE / "gated_agent.py"), *argv)
+        process = self.popen(sys.executable, str(HERE / script), *argv)
         give_up = time.monotonic() + 10
         while not list((self.runtime / "perdure").glob(f"{socket_prefix(job)}*.sock")):
             late = time.monotonic() > give_up or process.poll() is not None
