@@ -2,8 +2,8 @@
 
 Each case is one of `tests/checkpoint/node_faults.py`, with real processes: ranks and agents of two or three nodes on
 this machine, a fault, and what is recovered, bit for bit. ``CASES=n`` in the environment ends it after n cases,
-``CASE=n`` plays the case of that number alone and ``WORKERS=n`` plays n at a time (2). A change of what is tested, or of
-how, begins the count anew. Wrong cases are listed and do not stop it; it fails at its end if there are any.
+``CASE=n`` plays the case of that number alone and ``WORKERS=n`` plays n at a time (2). A change of what is tested, or
+of how, begins the count anew. Wrong cases are listed and do not stop it; it fails at its end if there are any.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ import hashlib
 import os
 import re
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -40,6 +39,9 @@ def fingerprint() -> str:
     return found.hexdigest()[:16]
 
 
+FINGERPRINT = fingerprint()  # of what is about to run, whatever is edited meanwhile
+
+
 class Tally:
     """How many cases of each kind ended how; kept in the report itself."""
 
@@ -50,7 +52,7 @@ class Tally:
         self.played = 0
         self.loads: list[float] = []
         text = REPORT.read_text() if REPORT.exists() else ""
-        if f"`{fingerprint()}`" in text:
+        if f"`{FINGERPRINT}`" in text:
             self._read(text)
 
     def _read(self, text: str) -> None:
@@ -80,7 +82,7 @@ class Tally:
             "fault each, then an attempt that recovers and one that has the disk alone. Every step of every attempt is",
             "compared bit for bit with an uninterrupted run; half of the cases recover on another number of ranks.",
             "",
-            f"Of the code `{fingerprint()}`.",
+            f"Of the code `{FINGERPRINT}`.",
             "",
             f"Cases 0 to {self.played - 1} (a case's number is its seed), two cores, while the machine's",
             f"load average was {min(self.loads):.1f} to {max(self.loads):.1f}.",

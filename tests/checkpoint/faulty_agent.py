@@ -1,7 +1,7 @@
 """`gated_agent.py` whose store can also be full or broken, and which can lack memory for others' copies.
 
-argv is job, url, lease, rules. ``do`` may also be "full" and "eio", which fail the call, and "eio after", which fails it
-once it has been done; a rule ``{"do": "no room"}`` refuses every copy for another node.
+argv is job, url, lease, rules. ``do`` may also be "full" and "eio", which fail the call, and "eio after", which fails
+it once it has been done; a rule ``{"do": "no room"}`` refuses every copy for another node.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ import random
 import re
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -101,9 +101,8 @@ class References:
             try:
                 if then:
                     place.train("--steps", str(at), "--every", str(at), "--no-agent", world=world)
-                ranks = place.train(
-                    "--steps", str(STEPS), "--every", "1000", "--no-agent", "--whole", world=then or world
-                )
+                argv = ("--steps", str(STEPS), "--every", "1000", "--no-agent", "--whole")
+                ranks = place.train(*argv, world=then or world)
                 self._known[key] = (ranks.digests(), wholes(ranks))
             finally:
                 place.end()
@@ -142,6 +141,7 @@ class _Life:
         self.through = case.fault in LIVED_THROUGH
         self.gone: set[int] = set()
         self.promised = self.newest = 0
+        self.mesh = self.dice.choice(["first", "last", "more"])
         self.spoiled = case.fault in ("corrupt memory", "corrupt copy")
 
     @property
@@ -322,7 +322,9 @@ class _Life:
         nodes = [f"{name}2" if number in self.gone else name for number, name in enumerate(self.nodes)]
         if not self.case.new_mesh:
             return nodes
-        return self.dice.choice([nodes[:1], nodes[1:], [*nodes, "x"]]) if len(nodes) == 2 else nodes[:2]
+        if len(nodes) == 3:
+            return nodes[:2]
+        return {"first": nodes[:1], "last": nodes[1:], "more": [*nodes, "x"]}[self.mesh]
 
     def _ends_well(self, ranks: Ranks) -> None:
         codes = ranks.wait(within_s=LONG_S)
@@ -354,22 +356,22 @@ class _Life:
 
     def _compare(self, attempts: Sequence[Ranks]) -> None:
         """Every line of every attempt with the uninterrupted run that it belongs to."""
-        path = [self.world]
         mine, whole = self.references.of(self.world)
+        moved = STEPS  # where the number of ranks changed
         for ranks in attempts:
-            world = len(ranks.pids)
-            at = next((step for step in ranks.began_at() if step is not None), 0)
-            if at in wholes(ranks):
-                _must(wholes(ranks)[at] == whole.get(at, wholes(ranks)[at]), f"the whole of step {at} differs", ranks)
-            if world != path[0] and len(path) == 1 and at:
-                path = [self.world, at, world]
-                mine, more = self.references.of(self.world, at, world)
-                whole = {step: d for step, d in whole.items() if step <= at} | more
-            elif world != path[0] and not at:
-                path = [world]
-                mine, whole = self.references.of(world)
-            wrong = sorted(key for key, found in ranks.digests().items() if mine.get(key) != found)
-            _must(not wrong, f"(rank, step) differ from an uninterrupted run: {wrong[:6]}", ranks)
+            world, began = len(ranks.pids), [step for step in ranks.began_at() if step is not None]
+            if not began:
+                continue  # it ended before it had restored anything
+            if world != self.world and began[0] < moved:
+                moved = began[0]
+                before = self.references.of(self.world)[1]
+                mine, more = self.references.of(self.world, moved, world) if moved else self.references.of(world)
+                whole = {step: digest for step, digest in before.items() if 0 < step <= moved} | more
+            found = {step: digest for step, digest in wholes(ranks).items() if step}
+            wrong = sorted(step for step in found if whole.get(step) != found[step])
+            _must(not wrong, f"the whole differs from that of an uninterrupted run at steps {wrong}", ranks)
+            pieces = sorted(key for key, digest in ranks.digests().items() if mine.get(key) != digest)
+            _must(not pieces, f"(rank, step) differ from an uninterrupted run: {pieces[:6]}", ranks)
 
     def _from_disk(self, attempts: Sequence[Ranks]) -> None:
         """With no agent left anywhere: the last step is whole on disk, and what it should be."""
@@ -390,6 +392,3 @@ def _must(holds: bool, what: str, ranks: Ranks | None = None) -> None:
 def _fresh(folder: Path) -> Path:
     folder.mkdir(parents=True)
     return folder
-
-
-Player = Callable[[Case], str]

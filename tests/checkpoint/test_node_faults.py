@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from conftest import Forker, Place
-from node_faults import Case, References, all_cases, draw, play
+from node_faults import Case, References, Wrong, all_cases, draw, play
 
 DOZEN = [
     Case("kill rank", "copy", True, 1),
@@ -38,3 +38,15 @@ def test_every_kind_of_case_is_drawn_once_a_turn() -> None:
         drawn = [draw(turn * len(kinds) + number) for number in range(len(kinds))]
         assert sorted((each.fault, each.phase, each.new_mesh) for each in drawn) == sorted(kinds)
     assert len(kinds) * 2 >= 300
+
+
+def test_one_digest_that_differs_is_told(place: Place, references: References) -> None:
+    class Off(References):
+        """Says of one step of one rank that it was another."""
+
+        def of(self, world: int, at: int = 0, then: int = 0) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
+            ranks, whole = references.of(world, at, then)
+            return ranks | {(1, 9): "0" * 16}, whole
+
+    with pytest.raises(Wrong, match=r"differ from an uninterrupted run: \[\(1, 9\)\]"):
+        play(Case("kill rank", "idle", False, 13), place, Off(references.folder, references.forker))
