@@ -170,8 +170,8 @@ class Council:
                 if nbytes:
                     raise ProtocolError("a message of a council has no bytes behind it")
                 self._hear(node, message)
-        except PerdureError as error:
-            self._lose(node, error)
+        except Exception as error:  # also a bug must not leave others waiting for a council that nobody hears
+            self._lose(node, from_wire(to_wire(error)))
         finally:
             link.close()
 
