@@ -300,6 +300,28 @@ class Place:
         await_that(lambda: not any(is_alive(pid) for pid in self._agents), "agents to die")
 
 
+def flip(path: Path | str, *, at: float = 0.5) -> None:
+    """Flip one bit of ``path``, at that part of its length."""
+    with open(path, "r+b") as file:
+        start = int(os.fstat(file.fileno()).st_size * at)
+        byte = os.pread(file.fileno(), 1, start)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 4]), start)
+
+
+def flip_memory(place: Place, *, local_rank: int, node: str | None = None) -> None:
+    """Flip a bit in each segment that the agent (of ``node``) keeps for ``local_rank``."""
+    pid = place.agent_pid(node)
+    job = place.job if node is None else f"{place.job}@{node}"
+    segments: dict[int, str] = {}
+    for fd in Path(f"/proc/{pid}/fd").iterdir():  # more than one for each
+        found = re.match(rf"/memfd:perdure:{re.escape(job)}\.(\d+) ", os.readlink(fd))
+        if found and int(found[1]) // 2 == local_rank:
+            segments[int(found[1])] = str(fd)
+    assert segments, "the agent keeps nothing"
+    for path in segments.values():
+        flip(path)
+
+
 def is_alive(pid: int) -> bool:
     """Whether ``pid`` runs; a zombie does not."""
     try:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import Place, Ranks
+from conftest import Place, Ranks, flip_memory
 
 STEPS = ("--steps", "12", "--every", "3")
 AB = ("a", "b")
@@ -135,6 +135,24 @@ def test_a_step_in_memory_alone_outlives_the_node_that_saved_it(place: Place, un
     lose(place, "b", ranks)
     again = place.train(*STEPS, nodes=("a", "c"))
     assert again.began_at() == [6, 6], again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert place.steps()[-1] == 12
+
+
+def test_a_bit_that_flipped_in_memory_alone_comes_from_the_copy_of_the_partner(
+    place: Place, undisturbed: Digests
+) -> None:
+    place.start_agent({"verb": "put", "match": "packs/*000000000006-*", "do": "hold"}, node="a")
+    ranks = place.start(*STEPS, "--hold", f"7:{place.folder}/on", "--print-peer", nodes=AB)
+    ranks.await_line("^P 6", ranks=(0, 1))
+    ranks.kill_all()
+    flip_memory(place, local_rank=0, node="a")
+    again = place.start(*STEPS, nodes=AB)
+    again.await_line("^R 6", ranks=(0, 1))
+    (place.folder / "go").touch()
+    assert again.wait() == [0, 0], again.text()
+    assert "the memory of step 6 (memory): tile 0 does not hash to its digest" in again.out(0)
+    assert "took the copy on peer" in again.out(0)
     assert again.digests().items() <= undisturbed.items(), again.text()
     assert place.steps()[-1] == 12
 
