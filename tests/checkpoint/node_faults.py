@@ -21,6 +21,9 @@ from pathlib import Path
 from conftest import HERE, Forker, Place, Ranks, await_that, digests_in
 from relay import Relay
 
+import perdure
+from perdure.errors import PerdureError
+
 STEPS, EVERY, MOMENT = 12, 3, 6  # the fault is at or after the save of step 6
 ARGV = ("--steps", str(STEPS), "--every", str(EVERY), "--whole")
 DEADLINES = ("--deadlines", json.dumps({"agree_s": 60, "agent_s": 20, "stage_s": 30, "commit_s": 30, "stall_s": 30}))
@@ -125,8 +128,8 @@ def play(case: Case, place: Place, references: References) -> str:
         return _Life(case, place, references, relay).live()
     except Wrong:
         raise
-    except AssertionError as error:
-        raise Wrong(str(error)) from error
+    except (AssertionError, PerdureError) as error:
+        raise Wrong(f"{type(error).__name__}: {error}") from error
     finally:
         relay.end()
 
@@ -378,6 +381,8 @@ class _Life:
         _must(self.place.steps()[-1:] == [STEPS], f"committed are {self.place.steps()}", attempts[-1])
         for pid in self.place.agent_pids():
             os.kill(pid, signal.SIGKILL)
+        for step in self.place.steps() if self.case.fault != "corrupt memory" else ():
+            perdure.load(str(self.place.run_dir), step=step)  # that memory may have gone to disk after it was spoilt
         last = self.place.start(*ARGV, "--no-agent", world=len(attempts[-1].pids), script=SCRIPT)
         self._ends_well(last)
         _must(last.began_at() == [STEPS] * len(last.pids), f"the disk gives {last.began_at()}", last)
