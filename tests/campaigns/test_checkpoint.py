@@ -120,6 +120,7 @@ class Player:
         self._place, self._faults, self._folder = conftest.Place, node_faults, folder
         folder.mkdir()
         self._forker = conftest.Forker()
+        self._forker.ask(poll=[])  # once it has imported all: agents that are started before would not wait for ranks
         self._references = node_faults.References(folder / "references", self._forker)
 
     def play(self, number: int) -> tuple[Any, str, str]:
