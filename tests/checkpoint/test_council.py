@@ -194,6 +194,10 @@ def test_copies_are_told_once_every_node_has_one(three: list[Node]) -> None:
     three[1].council.copied(other, StorageFull("no memory", file="memory"))
     await_that(lambda: all(len(node.told_copied) == 2 for node in three))
     assert all(isinstance(node.told_copied[1][1], StorageFull) for node in three)
+    for node in (0, 2):
+        three[node].council.copied(other, None)
+    threading.Event().wait(0.1)
+    assert all(len(node.told_copied) == 2 for node in three)  # that the others have theirs makes it no better
 
 
 def test_strangers_and_doubles_are_refused(three: list[Node]) -> None:

@@ -301,7 +301,8 @@ class Council:
     def _count_copy(self, node: int, name: SaveName, error: PerdureError | None) -> None:
         with self._changed:
             done = self._copies.setdefault(name, set())
-            done.add(node)
+            if error is None:  # a node that has failed is never counted: then no word of success comes after it
+                done.add(node)
             while len(self._copies) > _KEPT:
                 del self._copies[next(iter(self._copies))]
             members = list(self._links)
