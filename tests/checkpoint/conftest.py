@@ -222,11 +222,13 @@ class Place:
         )
         return self._processes[-1]
 
-    def start_agent(self, *rules: dict[str, Any], lease_s: float = 30.0, node: str | None = None) -> int:
-        """Start the agent of the job (on ``node``) behind a store with ``rules`` (`gated_agent.py`); return its pid."""
+    def start_agent(
+        self, *rules: dict[str, Any], lease_s: float = 30.0, node: str | None = None, script: str = "gated_agent.py"
+    ) -> int:
+        """Start the agent of the job (on ``node``) behind a store with ``rules`` (of ``script``); return its pid."""
         job = self.job if node is None else f"{self.job}@{node}"
         argv = (job, self.url, str(lease_s), json.dumps(rules))
-        process = self.popen(sys.executable, str(HERE / "gated_agent.py"), *argv)
+        process = self.popen(sys.executable, str(HERE / script), *argv)
         give_up = time.monotonic() + 10
         while not list((self.runtime / "perdure").glob(f"{socket_prefix(job)}*.sock")):
             late = time.monotonic() > give_up or process.poll() is not None
@@ -296,6 +298,28 @@ class Place:
             if is_alive(pid):
                 os.kill(pid, signal.SIGKILL)
         await_that(lambda: not any(is_alive(pid) for pid in self._agents), "agents to die")
+
+
+def flip(path: Path | str, *, at: float = 0.5) -> None:
+    """Flip one bit of ``path``, at that part of its length."""
+    with open(path, "r+b") as file:
+        start = int(os.fstat(file.fileno()).st_size * at)
+        byte = os.pread(file.fileno(), 1, start)
+        os.pwrite(file.fileno(), bytes([byte[0] ^ 4]), start)
+
+
+def flip_memory(place: Place, *, local_rank: int, node: str | None = None) -> None:
+    """Flip a bit in each segment that the agent (of ``node``) keeps for ``local_rank``."""
+    pid = place.agent_pid(node)
+    job = place.job if node is None else f"{place.job}@{node}"
+    segments: dict[int, str] = {}
+    for fd in Path(f"/proc/{pid}/fd").iterdir():  # more than one for each
+        found = re.match(rf"/memfd:perdure:{re.escape(job)}\.(\d+) ", os.readlink(fd))
+        if found and int(found[1]) // 2 == local_rank:
+            segments[int(found[1])] = str(fd)
+    assert segments, "the agent keeps nothing"
+    for path in segments.values():
+        flip(path)
 
 
 def is_alive(pid: int) -> bool:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
-from conftest import Forker, Place, Ranks, await_that
+from conftest import Forker, Place, Ranks, await_that, flip, flip_memory
 
 Digests = Mapping[tuple[int, int], str]
 STEPS = ("--steps", "12", "--every", "3")
@@ -24,27 +23,6 @@ def trained(tmp_path_factory: pytest.TempPathFactory, forker: Forker) -> Path:
     finally:
         one.end()
     return one.run_dir
-
-
-def flip(path: Path | str, *, at: float = 0.5) -> None:
-    """Flip one bit of ``path``, at that part of its length."""
-    with open(path, "r+b") as file:
-        start = int(os.fstat(file.fileno()).st_size * at)
-        byte = os.pread(file.fileno(), 1, start)
-        os.pwrite(file.fileno(), bytes([byte[0] ^ 4]), start)
-
-
-def flip_memory(place: Place, *, local_rank: int) -> None:
-    """Flip a bit in each segment that the agent keeps for ``local_rank``."""
-    pid = place.agent_pid()
-    segments: dict[int, str] = {}
-    for fd in Path(f"/proc/{pid}/fd").iterdir():  # more than one for each
-        found = re.match(rf"/memfd:perdure:{re.escape(place.job)}\.(\d+) ", os.readlink(fd))
-        if found and int(found[1]) // 2 == local_rank:
-            segments[int(found[1])] = str(fd)
-    assert segments, "the agent keeps nothing"
-    for path in segments.values():
-        flip(path)
 
 
 def restored(ranks: Ranks, rank: int) -> str:

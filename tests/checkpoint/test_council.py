@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -193,6 +194,10 @@ def test_copies_are_told_once_every_node_has_one(three: list[Node]) -> None:
     three[1].council.copied(other, StorageFull("no memory", file="memory"))
     await_that(lambda: all(len(node.told_copied) == 2 for node in three))
     assert all(isinstance(node.told_copied[1][1], StorageFull) for node in three)
+    for node in (0, 2):
+        three[node].council.copied(other, None)
+    threading.Event().wait(0.1)
+    assert all(len(node.told_copied) == 2 for node in three)  # that the others have theirs makes it no better
 
 
 def test_strangers_and_doubles_are_refused(three: list[Node]) -> None:
@@ -222,3 +227,16 @@ def test_a_node_that_is_gone_does_not_keep_the_others_from_asking_again(three: l
     three[0].council.stop_wanted()
     await_that(lambda: not three[0].council._agreeing)
     assert not three[0].told_firm
+
+
+def test_a_bug_in_what_hears_loses_the_council_and_leaves_nobody_waiting(three: list[Node]) -> None:
+    def fail(proposed: int) -> int:
+        raise ValueError("a page that is closed")
+
+    three[1].look = fail  # type: ignore[method-assign]
+    three[2].council.stop_wanted()
+    give_up = time.monotonic() + 5
+    while not all(node.told_lost for node in three[:2]) and time.monotonic() < give_up:
+        time.sleep(0.01)
+    assert "a page that is closed" in str(three[1].told_lost[0])
+    assert three[0].told_lost

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import Place, Ranks
+from conftest import HERE, Place, Ranks, flip_memory
+
+import perdure
 
 STEPS = ("--steps", "12", "--every", "3")
 AB = ("a", "b")
@@ -137,6 +139,25 @@ def test_a_step_in_memory_alone_outlives_the_node_that_saved_it(place: Place, un
     assert again.began_at() == [6, 6], again.text()
     assert again.digests().items() <= undisturbed.items(), again.text()
     assert place.steps()[-1] == 12
+
+
+def test_a_bit_that_flipped_in_memory_alone_comes_from_the_copy_of_the_partner(
+    place: Place, undisturbed: Digests
+) -> None:
+    argv = ("--steps", "12", "--every", "6", "--memory-every", "3")
+    ranks = place.start(*argv, "--hold", f"10:{place.folder}/on", nodes=AB, script=str(HERE / "gated_trainer.py"))
+    ranks.await_line("^Q 3$", ranks=(0, 1))
+    ranks.await_line("committed step 6")
+    ranks.kill_all()
+    flip_memory(place, local_rank=0, node="a")
+    again = place.train(*argv, nodes=AB)
+    assert again.began_at() == [9, 9], again.text()
+    assert "the memory of step 9 (memory): tile 0 does not hash to its digest" in again.out(0)
+    assert "took the copy on peer" in again.out(0)
+    assert again.digests().items() <= undisturbed.items(), again.text()
+    assert place.steps()[-1] == 12
+    for step in place.steps():  # what is bad in memory is not what goes to disk as good
+        assert perdure.load(str(place.run_dir), step=step)
 
 
 @pytest.mark.parametrize("asked", [pytest.param(0, marks=pytest.mark.slow), 1])

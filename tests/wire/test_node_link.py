@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -171,3 +175,46 @@ def test_the_address_towards_a_host() -> None:
     assert own_address(None) == own_address("127.0.0.1") == "127.0.0.1"
     with pytest.raises(LinkLost):
         own_address("no-such-host.invalid")
+
+
+SILENT = """
+import sys, threading
+sys.path.insert(0, sys.argv[1])
+from test_node_link import SECRET, a_link_whose_packets_vanish
+a_link_whose_packets_vanish()
+"""
+
+
+def a_link_whose_packets_vanish() -> None:
+    """In a network of its own, with bytes on their way when nothing arrives any more."""
+    assert ctypes.CDLL(None, use_errno=True).unshare(0x40000000) == 0, os.strerror(ctypes.get_errno())  # CLONE_NEWNET
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    from perdure.wire import node_link
+
+    node_link._SILENT_S = 2  # type: ignore[misc]
+    gone, ended = threading.Event(), threading.Event()
+
+    def stay(link: NodeLink) -> None:
+        link.recv(soon())
+        gone.wait(30)
+        ended.wait(30)
+
+    with server(stay) as (address, _), connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+        link.send({"n": 1}, deadline=soon())
+        subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
+        link.send({"n": 2}, deadline=soon())
+        try:
+            link.recv(soon(20))
+        except PerdureError as error:
+            print(type(error).__name__, error)
+        ended.set()
+        gone.set()
+
+
+@pytest.mark.skipif(
+    os.geteuid() != 0 or shutil.which("ip") is None, reason="A SILENT LINK IS NOT TESTED: no root or ip"
+)
+def test_a_node_that_falls_silent_is_noticed_while_bytes_are_on_their_way_to_it() -> None:
+    command = [sys.executable, "-c", SILENT, os.path.dirname(__file__)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert done.stdout.startswith("LinkLost the connection to a node broke"), done.stdout + done.stderr

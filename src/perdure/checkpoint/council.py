@@ -170,8 +170,8 @@ class Council:
                 if nbytes:
                     raise ProtocolError("a message of a council has no bytes behind it")
                 self._hear(node, message)
-        except PerdureError as error:
-            self._lose(node, error)
+        except Exception as error:  # also a bug must not leave others waiting for a council that nobody hears
+            self._lose(node, from_wire(to_wire(error)))
         finally:
             link.close()
 
@@ -301,7 +301,8 @@ class Council:
     def _count_copy(self, node: int, name: SaveName, error: PerdureError | None) -> None:
         with self._changed:
             done = self._copies.setdefault(name, set())
-            done.add(node)
+            if error is None:  # a node that has failed is never counted: then no word of success comes after it
+                done.add(node)
             while len(self._copies) > _KEPT:
                 del self._copies[next(iter(self._copies))]
             members = list(self._links)

@@ -15,6 +15,7 @@ from typing import Protocol
 from perdure.checkpoint import drain as draining
 from perdure.checkpoint.blame import disagreement
 from perdure.checkpoint.council import Council
+from perdure.checkpoint.memory_packs import verify
 from perdure.checkpoint.peer_messages import PartSaid
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.checkpoint.vocabulary import Drain, Drained, Generation
@@ -186,6 +187,8 @@ class Drainer:
 
     def _write(self, run: Run, order: draining.Order, generation: Generation, writer: str) -> draining.WrittenPart:
         packs = self._host.packs(generation)
+        if generation.by != generation.session:  # adopted: ranks may have taken what is bad here from elsewhere
+            verify(packs, file=f"the memory of step {generation.step}")
         return draining.write_part(run, order, writer=writer, packs=packs, stored=self._stored)
 
     def _retain(self, generation: Generation) -> None:

@@ -19,7 +19,7 @@ from perdure.state.save import packs_of
 from perdure.store import PackEntry, PackIndex, parse_header
 from perdure.store.pack_header import TILE_BYTES
 
-__all__ = ["APART", "MemoryPacks", "headers_digest", "merged_index", "seal"]
+__all__ = ["APART", "MemoryPacks", "headers_digest", "merged_index", "seal", "verify"]
 
 APART = 1 << 48  # between the segments' addresses in the one index; no segment is as long
 
@@ -100,6 +100,20 @@ def headers_digest(index: RankIndex, view: memoryview) -> str:
     """The digest of the headers of the packs that ``index`` places in ``view``."""
     headers = [view[placed.start : placed.start + placed.plan.header_nbytes] for placed in packs_of(index)]
     return digest(b"".join(headers))
+
+
+def verify(segments: Sequence[tuple[RankIndex, memoryview]], *, file: str) -> None:
+    """Compare every tile of sealed segments with its digest. Raises `BlobCorrupt` for the first that differs."""
+    packs = MemoryPacks(segments, file=file)
+    index = packs.index()
+    for entry in index.entries:
+        digests = index.digests[16 * entry.first_tile : 16 * (entry.first_tile + entry.n_tiles)]
+        if tile_digests(packs.fetch(entry.start, entry.nbytes), index.tile_bytes) != digests:
+            raise BlobCorrupt(
+                f"{entry.key} of {file} does not hash to its digest; another copy is needed",
+                tensor=entry.key,
+                file=file,
+            )
 
 
 def _slice(view: memoryview, start: int, nbytes: int) -> memoryview:

@@ -184,7 +184,7 @@ class Restoring:
                 lambda pack: [disk[pack]] if pack in disk else [],
                 budget_bytes=self._budget_bytes,
                 on_bytes=moved,
-                nearer=opened.memory.holder,
+                nearer=opened.memory.holders,
             ),
             stall_s=self._deadlines.stall_s,
             what="reading tensors",
@@ -273,8 +273,12 @@ class Restoring:
         if self._peers is not None:
             lacking = holders.keys() - memory.ranks
             turn = self._fabric.rank  # so that not all ask the same node
-            for node in sorted({of[turn % len(of)] for rank, of in holders.items() if rank in lacking}):
+            asked = {rank: of[turn % len(of)] for rank, of in holders.items() if rank in lacking}
+            for node in sorted(set(asked.values())):
                 memory.add_peer(self._peers, node, url=self._url, save=save)
+            for node in sorted({node for of in holders.values() for node in of} - {self._node}):
+                ranks = [rank for rank, of in holders.items() if node in of and asked.get(rank) != node]
+                memory.add_spare(self._peers, node, ranks, url=self._url, save=save)
         return memory
 
     def _borrow(self, candidate: Candidate) -> list[Loan]:

@@ -10,11 +10,10 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from perdure.checkpoint.memory_packs import MemoryPacks, headers_digest
+from perdure.checkpoint.memory_packs import headers_digest, verify
 from perdure.checkpoint.messages import Generation, Packed
 from perdure.checkpoint.peer_messages import Bytes, Deposit, Kept, SaveName
 from perdure.clock import Deadline
-from perdure.codec.digest import tile_digests
 from perdure.errors import BlobCorrupt, PerdureError, ProtocolError, from_wire, to_wire
 from perdure.shm import Segment
 from perdure.wire import NodeLink
@@ -129,16 +128,8 @@ def _heed(link: NodeLink) -> None:
 
 def _verify(ward: Ward) -> None:
     """Compare every tile with its digest: what came over the network is not believed."""
-    packs = MemoryPacks(
-        [(packed.index, view) for packed, view in ward.views()], file=f"a copy of step {ward.facts.step}"
-    )
+    file = f"a copy of step {ward.facts.step}"
     for packed, view in ward.views():
         if headers_digest(packed.index, view) != packed.headers:
             raise BlobCorrupt(f"a pack of step {ward.facts.step} is not the one that its node announced")
-    index = packs.index()
-    for entry in index.entries:
-        digests = index.digests[16 * entry.first_tile : 16 * (entry.first_tile + entry.n_tiles)]
-        if tile_digests(packs.fetch(entry.start, entry.nbytes), index.tile_bytes) != digests:
-            raise BlobCorrupt(
-                f"{entry.key} of a copy of step {ward.facts.step} was damaged on its way", tensor=entry.key
-            )
+    verify([(packed.index, view) for packed, view in ward.views()], file=file)

@@ -36,11 +36,11 @@ def load(
     budget_bytes: int = 256 << 20,
     threads: int | None = None,
     on_bytes: Callable[[int], None] | None = None,
-    nearer: Callable[[StoredPiece], PackSource | None] = lambda piece: None,
+    nearer: Callable[[StoredPiece], tuple[PackSource, ...]] = lambda piece: (),
 ) -> LoadReport:
     """Fill every matched item. ``sources`` gives the copies of a pack, the nearest first.
 
-    ``nearer`` gives a source that holds a piece, but not its whole pack, and comes before those; None if there is none.
+    ``nearer`` gives sources that hold a piece, but not its whole pack, and come before those, the nearest first.
 
     ``budget_bytes`` bounds the staging memory, but a tile is always read whole. ``threads`` is as many as the process
     has cores, up to 8, by default. ``on_bytes`` is called, in any thread but never in two at a time, with the number of
@@ -55,7 +55,7 @@ def load(
     """
     crew = threads if threads is not None else min(_MOST_THREADS, len(os.sched_getaffinity(0)))
     limits = Limits(_DIRECT_BYTES, min(_STAGED_BYTES, budget_bytes // max(crew, 1)), _SMALL_BYTES)
-    by_pack: dict[tuple[str, PackSource | None], list[Transfer]] = {}
+    by_pack: dict[tuple[str, tuple[PackSource, ...]], list[Transfer]] = {}
     for transfer in transfers_of(catalog, matches):
         by_pack.setdefault((transfer.piece.pack, nearer(transfer.piece)), []).append(transfer)
     filling = Filling(limits, Buffers(budget_bytes), Bases(catalog.base_of, sources), on_bytes)
@@ -65,7 +65,7 @@ def load(
         jobs[number] = filling.plan(transfers, copies, 0)
 
     opening = [
-        partial(open_pack, number, transfers, (*(() if first is None else (first,)), *sources(pack)))
+        partial(open_pack, number, transfers, (*first, *sources(pack)))
         for number, ((pack, first), transfers) in enumerate(by_pack.items())
     ]
     work_off(opening, threads=min(crew, len(opening)))

@@ -43,6 +43,7 @@ _BACKLOG: Final = 256
 _RETRY_S: Final = 0.05
 _BUFFER_BYTES: Final = 4 << 20
 _MAX_BULK_BYTES: Final = 1 << 46
+_SILENT_S: Final = 30
 
 
 class NodeLink:
@@ -217,6 +218,9 @@ def _prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
         sock.setsockopt(socket.IPPROTO_TCP, option, seconds)  # a node that lost its power shows within half a minute
+    # Also while something is on its way to it: then the kernel sends no keepalive, and would resend for a quarter of an
+    # hour.
+    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1000)
 
 
 def _send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None:
