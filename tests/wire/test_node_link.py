@@ -144,7 +144,7 @@ def test_what_is_announced_is_bounded() -> None:
             raw.sendall(b"PDN0\x03job" + b"n" * 32)
             raw.recv(32, socket.MSG_WAITALL)
             raw.sendall(b"\xff" * 28)
-            with suppress(ConnectionError):
+            with suppress(OSError):
                 assert raw.recv(1) == b""
     assert "bound" in str(errors[0])
 
@@ -155,7 +155,7 @@ def test_what_is_announced_is_bounded() -> None:
 def test_garbage_costs_the_connection_and_nothing_else(garbage: bytes) -> None:
     with server(echo) as (address, errors):
         with socket.create_connection(address) as raw:
-            with suppress(ConnectionError):  # closed with bytes unread
+            with suppress(OSError):  # closed with bytes unread
                 raw.sendall(garbage)
                 raw.shutdown(socket.SHUT_WR)
                 raw.recv(64)
