@@ -356,7 +356,6 @@ class Run:
             self._failed = True
             before(kind, error, trace)
             if isinstance(error, PerdureError):
-                _exit_codes.append(error.exit_code)  # else threads of gloo's may abort the process on its way out
                 raise SystemExit(error.exit_code)  # the interpreter heeds it here
 
         sys.excepthook = note_failure
