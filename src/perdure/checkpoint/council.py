@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -46,7 +45,7 @@ _KEPT = 64  # saves whose end is remembered, for those that come late
 _SEND_S = 60.0
 _LOOK_S = 8.0  # less than ranks wait for a step to become firm
 _ASK_S = 1.0  # between questions whether what is awaited will ever come
-_FOREVER_S = 3600.0
+_FOREVER_S = 3600.0 * 24 * 365  # a council may have nothing to say; that a node is gone, the link notices (`NodeLink`)
 
 
 @dataclass(slots=True)
@@ -166,7 +165,7 @@ class Council:
     def _serve(self, node: int, link: NodeLink) -> None:
         try:
             while True:
-                message, nbytes = link.recv(Deadline.after(_FOREVER_S * 24 * 365, "a message of another node"))
+                message, nbytes = link.recv(Deadline.after(_FOREVER_S, "a message of another node"))
                 if nbytes:
                     raise ProtocolError("a message of a council has no bytes behind it")
                 self._hear(node, message)
@@ -393,5 +392,8 @@ class Council:
         link = self._links.get(node)
         if link is None:
             return
-        with suppress(PerdureError), self._sending:  # the thread that reads from it hears of a loss
-            link.send(message, deadline=Deadline.after(_SEND_S, f"node {node} to read a message"))
+        try:
+            with self._sending:
+                link.send(message, deadline=Deadline.after(_SEND_S, f"node {node} to read a message"))
+        except PerdureError:  # half a message may be out: the thread that reads from this link hears of its end
+            link.shutdown()

@@ -1,5 +1,4 @@
-"""An agent's side of sessions that have several nodes: their councils, copies of and for other nodes, readers from
-there.
+"""An agent's side of sessions that have several nodes: their councils, copies of and for others, their readers.
 
 What threads of this module find out goes to the agent's loop through ``report``, as actions; what the loop asks for is
 done on threads, because another node may be slow.
@@ -48,10 +47,7 @@ _CONNECT_S = 30.0
 
 
 class Nodes:
-    """Made by the agent;
-
-    ``packs`` and ``facts`` are of its own generations, ``make`` gives memory for others' copies.
-    """
+    """Made by the agent: ``packs`` and ``facts`` are of its generations, ``make`` gives memory for others' copies."""
 
     def __init__(
         self,

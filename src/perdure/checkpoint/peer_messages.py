@@ -162,10 +162,7 @@ class Held(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
 
 class Fetch(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fetch"):
-    """Send ``nbytes`` bytes from byte ``start`` on of pack ``number``;
-
-    answered by `Fetched` and the bytes behind it.
-    """
+    """Send ``nbytes`` bytes of pack ``number`` from byte ``start`` on; answered by `Fetched`, the bytes behind it."""
 
     number: int
     start: int
@@ -173,7 +170,7 @@ class Fetch(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
 
 
 class Fetched(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="fetched"):
-    """The bytes that were asked for come behind this; none if they are gone."""
+    """The bytes that were asked for come behind this."""
 
 
 PeerMessage = (

@@ -17,7 +17,7 @@ from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL, Packed
 from perdure.checkpoint.peer_messages import Fetch, Fetched, Held, PeerMessage, Reader, SaveName
 from perdure.clock import Deadline
 from perdure.codec.digest import digest, tile_digests
-from perdure.errors import BlobCorrupt, BlobMissing, LinkLost, PerdureError, ProtocolError, StorageError
+from perdure.errors import BlobCorrupt, LinkLost, PerdureError, ProtocolError, StorageError
 from perdure.state.save import packs_of
 from perdure.store import PackIndex
 from perdure.wire import Address, NodeLink, connect_node
@@ -32,9 +32,9 @@ _IDLE_S = 600.0
 
 
 class PeerPacks:
-    """What the agent at ``address`` holds of ``save``;
+    """What the agent at ``address`` holds of ``save``. Raises what keeps it from being read.
 
-    ``secret`` is that of ``session``. Raises what keeps it from being read.
+    ``secret`` is that of ``session``, a session of which this process is a rank.
     """
 
     tier = "peer"
@@ -68,10 +68,8 @@ class PeerPacks:
         with self._link() as link:
             link.send(Fetch(number=self.packs[number].number, start=at, nbytes=nbytes), deadline=deadline)
             answer, found = link.recv(deadline)
-            if not isinstance(answer, Fetched) or found not in (0, nbytes):
-                raise ProtocolError(f"an agent answered with a {type(answer).__name__}")
-            if found != nbytes:
-                raise BlobMissing(f"{self.file} is no longer there", file=self.file)
+            if not isinstance(answer, Fetched) or found != nbytes:
+                raise ProtocolError(f"an agent answered with a {type(answer).__name__} and {found} bytes")
             link.recv_bulk(room, deadline)
         return room
 

@@ -112,10 +112,7 @@ def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
 
 
 def remember(run: str, slot: int, entries: Iterable[Entry], lies_in: Mapping[str, Lies]) -> Stored:
-    """What was committed in ``slot``;
-
-    ``lies_in`` says for each key where. What has a base is written anew each time.
-    """
+    """What was committed in ``slot``, by where each key lies. What has a base is written anew each time."""
     tensors: dict[str, StoredTensor] = {}
     for each in entries:
         at = lies_in[each.entry.key]

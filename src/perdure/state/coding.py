@@ -43,9 +43,9 @@ class Coding:
         self._relations = relate(blocks, {})
 
     def code(self, key: str) -> Coded | None:
-        """The frame of a block;
+        """The frame of a block, or None if it should be stored as it is.
 
-        None if it should be stored as it is. Releases the interpreter's lock in the heavy parts.
+        Releases the interpreter's lock in the heavy parts.
         """
         block = self._blocks[key]
         if block.data.size < _LEAST_BYTES:
