@@ -51,7 +51,7 @@ def relay(join: Any) -> Any:
 def tell_copies(hear: Any) -> Any:
     def heard(self: Any, message: Any) -> None:
         if isinstance(message, Reached) and message.error is None and message.tier == "peer":
-            print(f"Q {message.seq}", flush=True)
+            trainer.say(f"Q {message.seq}")
         hear(self, message)
 
     return heard

@@ -190,6 +190,12 @@ class Fault:
         link.grant = told
 
 
+def say(line: str) -> None:
+    """Print a line in one write: threads of the same rank write to the same file."""
+    sys.stdout.write(f"{line}\n")
+    sys.stdout.flush()
+
+
 def main() -> None:
     args = parse()
     torch.set_num_threads(1)
@@ -238,14 +244,14 @@ def main() -> None:
             deadlines=Deadlines(**args.deadlines),
         )
     except CallError:
-        print("untouched" if before == digest({**everything(), "loader": None}) else "touched", flush=True)
+        say("untouched" if before == digest({**everything(), "loader": None}) else "touched")
         raise
-    print(f"R {run.step}", flush=True)
+    say(f"R {run.step}")
 
     def print_whole() -> None:
         if args.whole:
             state = {name: value for name, value in everything().items() if name not in ("loader", "rng")}
-            print(f"W {run.step} {digest(whole(state))}", flush=True)
+            say(f"W {run.step} {digest(whole(state))}")
 
     print_whole()
     fault.arm(run, model, optimizer)
@@ -259,13 +265,13 @@ def main() -> None:
             scheduler.step()
             count += loss.item() if world == 1 else 1.0
             now = {"loss": loss, **everything()}
-            print(f"D {run.step} {digest(now)}", flush=True)
+            say(f"D {run.step} {digest(now)}")
             print_whole()
             if args.explain:
-                print(f"  {' '.join(f'{name}={digest(each)}' for name, each in now.items())}", flush=True)
+                say(f"  {' '.join(f'{name}={digest(each)}' for name, each in now.items())}")
             if args.print_peer and run._last is not None and run._last.step == run.step - 1:
                 run._last.reached("peer", 20.0)
-                print(f"P {run._last.step}", flush=True)
+                say(f"P {run._last.step}")
             if fault.due("leave", run.step):
                 sys.exit(0)
             if fault.due("value", run.step):
