@@ -22,6 +22,7 @@ from perdure.checkpoint.meeting import Peers
 from perdure.checkpoint.messages import Adopt, Generation
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.checkpoint.step_memory import StepMemory
+from perdure.checkpoint.together import Together
 from perdure.clock import Deadline
 from perdure.errors import (
     AgentLost,
@@ -41,7 +42,7 @@ from perdure.fabric import Fabric
 from perdure.state.catalogs import catalog_of
 from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog
-from perdure.state.load import LoadReport, Match, PackSource, load, match
+from perdure.state.load import LoadReport, PackSource, match, prepare
 from perdure.state.part_reader import PartReader
 from perdure.store import Run
 from perdure.store.branch import commit_of, standing
@@ -79,10 +80,9 @@ class _Opened:
     """A candidate ready to be loaded."""
 
     catalog: Catalog
-    disk: Mapping[str, PackSource]
     memory: StepMemory
     target: Target
-    matches: list[Match]
+    together: Together
     notes: tuple[str, ...]
 
 
@@ -105,6 +105,7 @@ class Restoring:
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
         self._node, self._peers, self._url = node, peers, url
         self._views: list[RankView] = []
+        self._heard: list[Any] = []
         self._deadlines, self._budget_bytes = deadlines, budget_bytes
         self._mine: list[Generation] = []
         self._head: SlotFacts | None = None
@@ -124,17 +125,22 @@ class Restoring:
         while waiting:
             candidate = waiting.pop(0)
             tried.add((candidate.slot, candidate.session, candidate.seq))
-            last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
+            last, opened = self._vote(
+                lambda c=candidate: self._open(tree, c),  # type: ignore[misc]
+                tell=lambda o: o.together.invitation,  # type: ignore[union-attr]
+            )
+            invited = dict(enumerate(self._heard))
             try:
                 if last is None and opened is not None:
                     written = True
-                    last, report = self._vote(lambda o=opened: self._load(o))  # type: ignore[misc]
+                    last, report = self._vote(lambda o=opened, i=invited: self._load(o, i))  # type: ignore[misc]
                     if last is None:
                         last, _ = self._vote(lambda o=opened: self._hand_over(o))  # type: ignore[misc]
                     if last is None and report is not None:
                         return self._done(candidate, report, [*notes, *opened.notes], time.monotonic() - began)
             finally:
                 if opened is not None:
+                    opened.together.close()
                     opened.memory.close()
             assert last is not None
             if not isinstance(last, IntegrityError):
@@ -175,17 +181,9 @@ class Restoring:
                 mine = self._run.is_pruned(slot)
         return bool(self._gather(mine, "all ranks to restore")[0])
 
-    def _load(self, opened: _Opened) -> LoadReport:
-        disk = opened.disk
+    def _load(self, opened: _Opened, invitations: Mapping[int, Any]) -> LoadReport:
         return unless_stalled(
-            lambda moved: load(
-                opened.catalog,
-                opened.matches,
-                lambda pack: [disk[pack]] if pack in disk else [],
-                budget_bytes=self._budget_bytes,
-                on_bytes=moved,
-                nearer=opened.memory.holders,
-            ),
+            lambda moved: opened.together.load(invitations, on_bytes=moved),
             stall_s=self._deadlines.stall_s,
             what="reading tensors",
         )
@@ -259,7 +257,26 @@ class Restoring:
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
         matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
-        return _Opened(catalog, disk, memory, target, matches, notes)
+        prepared = unless_stalled(
+            lambda moved: prepare(
+                catalog,
+                matches,
+                lambda pack: [disk[pack]] if pack in disk else [],
+                budget_bytes=self._budget_bytes,
+                nearer=memory.holders,
+                opened=moved,
+            ),
+            stall_s=self._deadlines.stall_s,
+            what="the headers of packs",
+        )
+        together = Together(
+            prepared,
+            rank=rank,
+            ranks=[number for number, view in enumerate(self._views) if view.node == self._node],
+            stall_s=self._deadlines.stall_s,
+            label=f"restore.{rank}",
+        )
+        return _Opened(catalog, memory, target, together, notes)
 
     def _in_memory(self, candidate: Candidate) -> StepMemory:
         """What agents hold of a candidate: the own one first, others for what it lacks."""
@@ -293,15 +310,22 @@ class Restoring:
     def _generation(self, candidate: Candidate) -> Generation | None:
         return next((each for each in self._mine if (each.session, each.seq) == candidate.name), None)
 
-    def _vote(self, work: Callable[[], Result]) -> tuple[PerdureError | None, Result | None]:
-        """Run ``work`` and tell all ranks how it went; the error of the lowest failing rank is everybody's."""
+    def _vote(
+        self, work: Callable[[], Result], *, tell: Callable[[Result], Any] = lambda result: None
+    ) -> tuple[PerdureError | None, Result | None]:
+        """Run ``work`` and tell all ranks how it went; the error of the lowest failing rank is everybody's.
+
+        What ``tell`` makes of each rank's result is what has been heard then.
+        """
         result: Result | None = None
-        mine: dict[str, Any] | None = None
+        mine: list[Any] = [None, None]
         try:
             result = work()
+            mine = [None, tell(result)]
         except Exception as error:  # also a bug on one rank must not leave the others waiting
-            mine = to_wire(error)
-        told = self._gather(mine, "all ranks to restore")
+            mine = [to_wire(error), None]
+        gathered = self._gather(mine, "all ranks to restore")
+        told, self._heard = [each for each, _ in gathered], [each for _, each in gathered]
         errors = [(rank, from_wire(each)) for rank, each in enumerate(told) if each is not None]
         if not errors:
             return None, result
@@ -321,6 +345,8 @@ class Restoring:
             step=candidate.step,
             tiers=report.tier_nbytes,
             seconds=seconds,
+            read_nbytes=report.read_nbytes + report.pad_nbytes,
+            shared_nbytes=report.shared_nbytes,
             verified_tiles=report.verified_tiles,
             committed=candidate.slot is not None,
             notes=(*notes, *report.notes),
