@@ -17,7 +17,7 @@ from typing import Any
 
 import trainer
 
-from perdure.checkpoint import checkpointer, restoring
+from perdure.checkpoint import checkpointer, together
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Reached
 from perdure.state import save
@@ -88,6 +88,6 @@ def gate_arm(arm: Any) -> Any:
 if "RELAY" in os.environ:
     AgentLink.join = relay(AgentLink.join)  # type: ignore[method-assign]
 checkpointer.Checkpointer._hear = tell_copies(checkpointer.Checkpointer._hear)  # type: ignore[method-assign]
-restoring.load = gate_load(restoring.load)
+together.carry_out = gate_load(together.carry_out)
 trainer.Fault.arm = gate_arm(trainer.Fault.arm)  # type: ignore[method-assign]
 trainer.main()

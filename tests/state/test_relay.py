@@ -94,7 +94,7 @@ def test_a_unit_that_its_reader_skips_is_read_by_whoever_wants_it() -> None:
         for relay in (one, other):
             relay.begin([Unit(0, (0, 1), 10)])
         one.skipped(0)
-        with pytest.raises(StorageError, match="rank 0 .*is read again"):
+        with pytest.raises(StorageError, match=r"rank 0 .*is read again"):
             other.given(0)
 
 
