@@ -20,13 +20,14 @@ __all__ = ["Candidate", "RankView", "SlotFacts", "holders_of", "line_up"]
 
 
 class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A commit on the current branch."""
+    """A commit on the current branch; of how many ``parts``."""
 
     slot: int
     step: int
     epoch: int
     session: str
     seq: int
+    parts: int = 0
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -39,12 +40,16 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A step that every rank can have; ``slot`` if it is committed, ``generation`` if it is in memory everywhere."""
+    """A step that every rank can have; ``slot`` if it is committed, ``generation`` if it is in memory everywhere.
+
+    ``parts`` are those of the commit.
+    """
 
     step: int
     slot: int | None
     session: str | None
     seq: int | None
+    parts: int = 0
 
     @property
     def name(self) -> tuple[str, int]:
@@ -85,7 +90,7 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     for commit in chain:
         name = (commit.session, commit.seq)
         memory_session, memory_seq = by_slot.get(commit.slot, name if name in everywhere else (None, None))
-        found.append(Candidate(commit.step, commit.slot, memory_session, memory_seq))
+        found.append(Candidate(commit.step, commit.slot, memory_session, memory_seq, commit.parts))
     return found
 
 

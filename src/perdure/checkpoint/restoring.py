@@ -7,7 +7,7 @@ cannot work (another model) fails at once on all ranks; bad bytes make all go to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -20,6 +20,7 @@ from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, holders_of
 from perdure.checkpoint.link import AgentLink, Loan
 from perdure.checkpoint.meeting import Peers
 from perdure.checkpoint.messages import Adopt, Generation
+from perdure.checkpoint.parts_together import MANY_PARTS, read_parts_together
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.checkpoint.step_memory import StepMemory
 from perdure.checkpoint.together import Together
@@ -30,7 +31,6 @@ from perdure.errors import (
     Bug,
     CallError,
     DeadlineExceeded,
-    FormatRefused,
     IntegrityError,
     PerdureError,
     StorageError,
@@ -39,14 +39,11 @@ from perdure.errors import (
 )
 from perdure.events import Restored
 from perdure.fabric import Fabric
-from perdure.state.catalogs import catalog_of
-from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, PackSource, match, prepare
-from perdure.state.part_reader import PartReader
-from perdure.store import Run
+from perdure.state.step_index import read_catalog
+from perdure.store import Commit, Run
 from perdure.store.branch import commit_of, standing
-from perdure.store.places import slot_name
 
 __all__ = ["Done", "Restoring", "read_catalog"]
 
@@ -125,8 +122,9 @@ class Restoring:
         while waiting:
             candidate = waiting.pop(0)
             tried.add((candidate.slot, candidate.session, candidate.seq))
+            parts = self._parts(candidate)
             last, opened = self._vote(
-                lambda c=candidate: self._open(tree, c),  # type: ignore[misc]
+                lambda c=candidate, p=parts: self._open(tree, c, p),  # type: ignore[misc]
                 tell=lambda o: o.together.invitation,  # type: ignore[union-attr]
             )
             invited = dict(enumerate(self._heard))
@@ -223,15 +221,32 @@ class Restoring:
     def _chain(self, step: int | None, slot: int | None) -> list[SlotFacts]:
         if slot is not None:
             commit = commit_of(self._run, step=step, slot=slot)
-            return [SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq)]
+            return [_facts(commit)]
         found = []
         for commit in standing(self._run):
-            found.append(SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq))
+            found.append(_facts(commit))
             if commit.step == step or (step is None and len(found) == _LOOK_BACK):
                 break
         return found
 
-    def _open(self, tree: Mapping[str, Any], candidate: Candidate) -> _Opened:
+    def _parts(self, candidate: Candidate) -> Mapping[str, memoryview]:
+        """What the parts of a candidate say, where there are so many that ranks read them for one another."""
+        slot = candidate.slot
+        if slot is None or candidate.parts < MANY_PARTS or self._fabric.world == 1:
+            return {}
+        problem, commit = self._vote(lambda: self._run.read_slot(slot))
+        if problem is not None or commit is None:
+            return {}  # `_open` meets the same, and all ranks take the next candidate
+        return read_parts_together(
+            self._run.store,
+            commit.parts,
+            fabric=self._fabric,
+            agree_s=self._deadlines.agree_s,
+            stall_s=self._deadlines.stall_s,
+            budget_bytes=self._budget_bytes,
+        )
+
+    def _open(self, tree: Mapping[str, Any], candidate: Candidate, parts: Mapping[str, memoryview]) -> _Opened:
         memory = self._in_memory(candidate)
         disk: dict[str, PackSource] = {}
         found: Catalog | None = None
@@ -239,7 +254,13 @@ class Restoring:
         if candidate.slot is not None:
             try:
                 found, disk = unless_stalled(
-                    lambda moved: read_catalog(self._run, candidate.slot),  # type: ignore[arg-type]
+                    lambda moved: read_catalog(
+                        self._run,
+                        candidate.slot,  # type: ignore[arg-type]
+                        rank=self._fabric.rank,
+                        known=parts,
+                        moved=moved,
+                    ),
                     stall_s=self._deadlines.stall_s,
                     what=f"the index of step {candidate.step}",
                 )
@@ -374,25 +395,5 @@ class Restoring:
         return all(len(of) == 1 for of in holders.values()) and {of[0] for of in holders.values()} == set(nodes)
 
 
-def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:
-    """The catalog of a commit, and for each pack its source in the store.
-
-    ``names`` (names and patterns with ``*``) reads of the index what is needed for those tensors alone.
-    """
-    commit = run.read_slot(slot)
-    if not commit.parts:
-        raise FormatRefused(
-            f"{slot_name(slot)} is refused: it names no part; use another copy or an older step", file=slot_name(slot)
-        )
-    packs: dict[str, PackSource] = {}
-    readers: list[PartReader] = []
-    for ref in commit.parts:
-        part = run.read_part(ref)
-        if (part.epoch, part.step) != (commit.epoch, commit.step):
-            raise FormatRefused(
-                f"{ref.name} is of another save than {slot_name(slot)}; use another copy or an older step",
-                file=ref.name,
-            )
-        readers.append(PartReader.of(run, ref, part))
-        packs.update({pack.name: DiskPack(run, pack) for pack in part.packs})
-    return catalog_of(readers, wanted=names), packs
+def _facts(commit: Commit) -> SlotFacts:
+    return SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq, len(commit.parts))
