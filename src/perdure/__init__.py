@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from perdure.adapters.torch.checkpointer import Checkpointer
     from perdure.adapters.torch.hf_trainer import TrainerCallback
     from perdure.adapters.torch.load import load
+    from perdure.adapters.torch.load_into import load_into
     from perdure.adapters.torch.rng import Rng
     from perdure.plan import reshard
     from perdure.state.scopes import RankLocal
@@ -41,6 +42,7 @@ __all__ = [
     "keep",
     "layout",
     "load",
+    "load_into",
     "plan",
     "reshard",
     "testing",
@@ -54,6 +56,7 @@ _HOME = {
     "TrainerCallback": "perdure.adapters.torch.hf_trainer",
     "attach": "perdure.adapters.torch.attach",
     "load": "perdure.adapters.torch.load",
+    "load_into": "perdure.adapters.torch.load_into",
     "reshard": "perdure.plan",
 }
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from perdure.adapters.torch.nested import put_tensors_back, references
-from perdure.adapters.torch.tensors import blocks_of, dtype_name, held_now, torch_dtype, write_into
+from perdure.adapters.torch.tensors import as_integers, blocks_of, dtype_name, held_now, torch_dtype, write_into
 from perdure.errors import StateMismatch
 from perdure.layout import Box
 from perdure.state.index import Catalog, CatalogTensor
@@ -85,6 +85,15 @@ class Target:
     def value_keys(self) -> tuple[tuple[str, bool, OnResize], ...]:
         """``(key, local, on_resize)`` of every value that is wanted."""
         return tuple((key, local, on_resize) for key, _, local, on_resize in self.setters)
+
+    def convert(self, name: str, whole: torch.Tensor) -> None:
+        """Copy ``whole``, a tensor of another dtype, into what is live of ``name``; floats are rounded to nearest."""
+        with torch.no_grad():
+            for part in self.sinks[name][0].parts:
+                values = whole[tuple(map(slice, part.box.lo, part.box.hi))]
+                part.view.copy_(values)
+                if not part.live:  # what `finish` writes back
+                    as_integers(part.memory.owner).copy_(as_integers(part.view))
 
     def finish(self, catalog: Catalog, *, rank: int, world: int) -> None:
         """Hand the saved values to their objects; the tensors have been filled."""
