@@ -24,13 +24,15 @@ from perdure.events import Fact, Log, Restored
 
 
 class Reads:
-    """The store of a rank, whose reads of packs are counted."""
+    """The store of a rank, whose reads of packs are counted. Of itself it holds nothing in memory."""
 
-    def __init__(self, store: Any, fault: str) -> None:
-        self._store, self._fault = store, fault
+    def __init__(self, store: Any, fault: str, *, near: bool) -> None:
+        self._store, self._fault, self.near = store, fault, near
         self.nbytes = self.calls = 0
 
     def __getattr__(self, name: str) -> Any:
+        if name == "resident" and not self.near:
+            raise AttributeError(name)
         return getattr(self._store, name)
 
     def read(self, name: str, *, start: int = 0, nbytes: int | None = None, into: Any = None) -> memoryview:
@@ -75,6 +77,7 @@ def main() -> int:
     parser.add_argument("--mib", type=int, default=24)
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--coding", default="raw")
+    parser.add_argument("--near", action="store_true", help="let the store tell what the page cache holds")
     parser.add_argument("--fault", default="")
     parser.add_argument("--fault-rank", type=int, default=1)
     parser.add_argument("--deadlines", type=json.loads, default={})
@@ -98,7 +101,7 @@ def main() -> int:
     else:
         mine = dist.get_rank() == args.fault_rank
         ckpt.engage()
-        ckpt._store = Reads(ckpt._store, args.fault if mine else "")  # type: ignore[assignment]
+        ckpt._store = Reads(ckpt._store, args.fault if mine else "", near=args.near)  # type: ignore[assignment]
         ckpt._run = None
         try:
             step = ckpt.restore(tree)

@@ -41,6 +41,15 @@ def test_what_all_ranks_of_a_node_hold_is_read_once(saved: tuple[Place, str]) ->
     assert STATE <= sum(numbers(fewer, "B")) <= 1.05 * STATE
 
 
+def test_what_lies_in_the_page_cache_is_copied_from_there_by_each(saved: tuple[Place, str]) -> None:
+    place, digest = saved
+    for path in place.run_dir.rglob("*.safetensors"):
+        path.read_bytes()
+    ranks = place.train("--near", world=2, script=SCRIPT)
+    assert set(ranks.digests().values()) == {digest}
+    assert all(STATE <= each <= 1.05 * STATE for each in numbers(ranks, "B")), ranks.text()
+
+
 def test_ranks_of_different_nodes_read_each_for_their_node(saved: tuple[Place, str]) -> None:
     place, digest = saved
     ranks = place.train(world=3, script=SCRIPT, nodes=("a", "a", "b"))

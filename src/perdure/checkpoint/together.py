@@ -2,7 +2,8 @@
 
 Each rank prepares its load as if it were alone and, where there is something to gain, makes a relay, whose invitation
 goes to all ranks with the vote that ends the preparation. Then they meet, share out what more than one wants, and load.
-Whoever cannot take part, or fails, tells the others why; they read for themselves what it was to read.
+What lies in the machine's page cache already is no gain: the kernel has read it once, and each rank copies it from
+there. Whoever cannot take part, or fails, tells the others why; they read for themselves what it was to read.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from perdure.errors import PerdureError
 from perdure.state.load import LoadReport, Prepared, carry_out
 from perdure.state.relay import Relay
 from perdure.state.shares import WANT, Rows, Shares, share_out
-from perdure.state.sharing import arrange, stored_nbytes, wants_of
+from perdure.state.sharing import arrange, at_hand, stored_nbytes, wants_of
 
 __all__ = ["LEAST_BYTES", "Together"]
 
@@ -24,9 +25,9 @@ LEAST_BYTES: Final = 16 << 20
 """What a node must spare by sharing; for less each rank reads for itself."""
 
 _MOST_WAIT_S = 60.0
-_SLOT_BYTES = 16 << 20
+_SLOT_BYTES = 4 << 20  # one tile: the less memory is touched for the first time, the better
 _LEAST_SLOT_BYTES = 1 << 20
-_SLOTS = 8
+_SLOTS = 4
 
 
 class Together:
@@ -43,6 +44,8 @@ class Together:
         self._notes: list[str] = []
         self._slot_bytes = min(_SLOT_BYTES, prepared.budget_bytes // 2 // _SLOTS)
         if len(ranks) < 2 or self._slot_bytes < _LEAST_SLOT_BYTES or stored_nbytes(prepared.jobs) < LEAST_BYTES:
+            return
+        if at_hand(prepared.jobs):
             return
         self._wants = wants_of(prepared.jobs)
         wait_s = min(stall_s / 4, _MOST_WAIT_S)

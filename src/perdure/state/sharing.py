@@ -10,6 +10,7 @@ not come.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from types import MappingProxyType
@@ -20,6 +21,8 @@ import numpy as np
 
 from perdure.codec.digest import digest_bytes
 from perdure.codec.stage import Bytes
+from perdure.errors import PerdureError
+from perdure.state.disk_pack import DiskPack
 from perdure.state.filling import Filling, Job
 from perdure.state.given import Given
 from perdure.state.reads import Limits, Read, TileRange, grouped, narrowed
@@ -27,8 +30,9 @@ from perdure.state.relay import Relay, Unit
 from perdure.state.shares import WANT, Rows, SharedTiles, Shares
 from perdure.store.pack import PackIndex
 
-__all__ = ["arrange", "stored_nbytes", "wants_of"]
+__all__ = ["arrange", "at_hand", "stored_nbytes", "wants_of"]
 
+_LOOKS = 16
 _Pair = tuple[TileRange, bool]
 
 
@@ -44,6 +48,21 @@ class _Share(NamedTuple):
 def stored_nbytes(jobs: Iterable[Job]) -> int:
     """The bytes, decoded, that ``jobs`` bring from elsewhere than this node's own memory."""
     return sum(tiles.hi - tiles.lo for job in jobs if not job.source.mapped for tiles in job.read.ranges)
+
+
+def at_hand(jobs: Sequence[Job]) -> bool:
+    """Whether most of what ``jobs`` read of stores lies in this machine's memory already: copying that is cheaper.
+
+    A few places are looked at.
+    """
+    stored = [job for job in jobs if not job.source.mapped]
+    looked = stored[:: max(len(stored) // _LOOKS, 1)]
+    found = 0
+    for job in looked:
+        if isinstance(job.source, DiskPack):
+            with suppress(PerdureError):  # whoever reads it is told
+                found += job.source.resident([job.read.start + job.read.nbytes // 2])
+    return found > 0.75 * len(looked)
 
 
 def wants_of(jobs: Sequence[Job]) -> Rows:
