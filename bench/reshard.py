@@ -1,9 +1,9 @@
-"""How long do 2, 3, 6 and 8 ranks take to restore what 4 saved, how much more than they want do they read, and for what?
+"""How long do 2, 3, 6 and 8 ranks take to restore what 4 saved, and how much more than they want do they read?
 
 Ranks are processes on this machine, gloo between them; tensors are cut into rows over all ranks. perdure restores, and
-verifies, a raw step and a losslessly coded one; `dcp.load` restores the same and verifies nothing; files are in the page
-cache. Beside them stands a warm copy of each rank's own bytes. "read" is what all ranks read of the store for one byte
-that is wanted. Then ``--memory`` numbers of ranks restore from the own agent's memory, with ``--mib`` each.
+verifies, a raw step and a losslessly coded one; `dcp.load` restores the same and verifies nothing; files are in the
+page cache. Beside them stands a warm copy of each rank's own bytes. "read" is what all ranks read of the store for one
+byte that is wanted. Then ``--memory`` numbers of ranks restore from the own agent's memory, with ``--mib`` each.
 """
 
 from __future__ import annotations

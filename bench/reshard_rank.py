@@ -1,4 +1,4 @@
-"""A rank of the bench of restores by other numbers of ranks (reshard.py): saves, or restores in turns, and tells times."""
+"""A rank of the bench of restores by other numbers of ranks (reshard.py): saves, or restores in turns, and times it."""
 
 from __future__ import annotations
 

@@ -255,13 +255,18 @@ class Checkpointer:
         return None if found is None else found.step
 
     def wait_for(self, *, step_after: int, timeout_s: float) -> int:
-        """Wait until a step after ``step_after`` is committed (by whoever trains) and return it."""
+        """Wait until a step after ``step_after`` is committed (by whoever trains) and return it.
+
+        For a process that only reads, such as an evaluator: it needs no agent and no process group, and the run need
+        not have begun. Raises `DeadlineExceeded`, which says how far the run is, after ``timeout_s``.
+        """
         deadline = Deadline.after(timeout_s, f"a committed step after {step_after} in {self._url}")
         while True:
             latest = self.latest()
             if latest is not None and latest > step_after:
                 return latest
-            deadline.check(f"the newest is {latest}")
+            begun = "no step is committed there yet" if self._reader() is not None else "there is no run there yet"
+            deadline.check(begun if latest is None else f"the newest is {latest}")
             time.sleep(min(0.2, deadline.left()))
 
     def close(self, *, leaving_within_s: float | None = None) -> None:
