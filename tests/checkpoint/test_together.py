@@ -34,9 +34,9 @@ def small() -> Iterator[None]:
     with (
         patch.object(save_module, "plan_pack", partial(plan_pack, tile_bytes=TILE)),
         patch.object(together_module, "LEAST_BYTES", 1),
-        patch.object(together_module, "_SLOT_BYTES", 3 * TILE),
-        patch.object(together_module, "_LEAST_SLOT_BYTES", 1),
-        patch.object(together_module, "_SLOTS", 2),
+        patch.object(together_module, "_BAY_BYTES", 3 * TILE),
+        patch.object(together_module, "_LEAST_BAY_BYTES", 1),
+        patch.object(together_module, "_BAYS", 2),
     ):
         yield
 

@@ -16,14 +16,14 @@ import pytest
 from perdure.errors import CallError, StorageError
 from perdure.state.relay import Relay, Unit
 
-SLOT = 4096
+BAY = 4096
 
 
 @contextmanager
-def met(world: int, *, n_slots: int = 2, wait_s: float = 20.0) -> Iterator[list[Relay]]:
+def met(world: int, *, n_bays: int = 2, wait_s: float = 20.0) -> Iterator[list[Relay]]:
     """The relays of ``world`` ranks, all in this process."""
     relays = [
-        Relay(f"letter of {rank}".encode(), n_slots=n_slots, slot_bytes=SLOT, label="test", wait_s=wait_s)
+        Relay(f"letter of {rank}".encode(), n_bays=n_bays, bay_bytes=BAY, label="test", wait_s=wait_s)
         for rank in range(world)
     ]
     try:
@@ -55,18 +55,18 @@ def work(relay: Relay, units: Sequence[Unit], pause: Callable[[], float]) -> Non
         else:
             assert bytes(relay.given(number)) == content(number, unit.nbytes)
             time.sleep(pause())
-            assert bytes(relay.given(number)) == content(number, unit.nbytes), "the slot was used again too early"
+            assert bytes(relay.given(number)) == content(number, unit.nbytes), "the bay was used again too early"
             relay.taken(number)
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_every_unit_reaches_all_who_want_it_through_a_few_slots(seed: int) -> None:
+def test_every_unit_reaches_all_who_want_it_through_a_few_bays(seed: int) -> None:
     chance = random.Random(seed)
     world = chance.randint(2, 4)
     units = []
     for _ in range(60):
         wanters = tuple(sorted(chance.sample(range(world), chance.randint(2, world))))
-        units.append(Unit(chance.choice(wanters), wanters, chance.randint(1, SLOT)))
+        units.append(Unit(chance.choice(wanters), wanters, chance.randint(1, BAY)))
     failures: list[BaseException] = []
 
     def run(relay: Relay) -> None:
@@ -77,7 +77,7 @@ def test_every_unit_reaches_all_who_want_it_through_a_few_slots(seed: int) -> No
             failures.append(error)
             raise
 
-    with met(world, n_slots=chance.randint(1, 3)) as relays:
+    with met(world, n_bays=chance.randint(1, 3)) as relays:
         for relay in relays:
             relay.begin(units)
         threads = [threading.Thread(target=run, args=(relay,)) for relay in relays]
@@ -119,8 +119,8 @@ def test_a_silent_rank_is_waited_for_once() -> None:
         assert time.monotonic() - began < 20 * 0.2
 
 
-def test_a_reader_whose_slots_are_not_taken_goes_on_without_them() -> None:
-    with met(2, n_slots=1, wait_s=0.2) as (one, other):
+def test_a_reader_whose_bays_are_not_taken_goes_on_without_them() -> None:
+    with met(2, n_bays=1, wait_s=0.2) as (one, other):
         for relay in (one, other):
             relay.begin([Unit(0, (0, 1), 10)] * 2)
         assert one.room(0) is not None
@@ -144,12 +144,12 @@ def in_child(work: Callable[[int], None]) -> tuple[int, int]:
 
 def test_a_rank_that_is_killed_is_noticed_long_before_the_deadline() -> None:
     def other(pipe: int) -> None:
-        relay = Relay(b"", n_slots=1, slot_bytes=SLOT, label="test", wait_s=60)
+        relay = Relay(b"", n_bays=1, bay_bytes=BAY, label="test", wait_s=60)
         os.write(pipe, json.dumps(relay.invitation).encode())
         signal.pause()
 
     pid, pipe = in_child(other)
-    own = Relay(b"", n_slots=1, slot_bytes=SLOT, label="test", wait_s=60)
+    own = Relay(b"", n_bays=1, bay_bytes=BAY, label="test", wait_s=60)
     try:
         number, fd, token = json.loads(os.read(pipe, 1000))
         own.meet(1, {0: (number, fd, token)})
@@ -160,7 +160,7 @@ def test_a_rank_that_is_killed_is_noticed_long_before_the_deadline() -> None:
             own.given(0)
         assert own.room(1) is not None
         own.filled(1)
-        assert own.room(2) is not None, "the dead rank will never take what is in the slot"
+        assert own.room(2) is not None, "the dead rank will never take what is in the bay"
         assert time.monotonic() - began < 30
     finally:
         os.kill(pid, signal.SIGKILL)
@@ -171,12 +171,12 @@ def test_a_rank_that_is_killed_is_noticed_long_before_the_deadline() -> None:
 def test_what_is_not_the_segment_that_was_meant_is_refused() -> None:
     with met(1) as (relay,):
         pid, fd, token = relay.invitation
-        own = Relay(b"", n_slots=1, slot_bytes=SLOT, label="test", wait_s=1)
+        own = Relay(b"", n_bays=1, bay_bytes=BAY, label="test", wait_s=1)
         try:
             for wrong in [(pid, fd, "00" * 16), (pid, 9999, token), (1 << 22, fd, token), (pid, 0, token)]:
                 with pytest.raises(StorageError, match="rank 0"):
                     own.meet(1, {0: wrong})
             with pytest.raises(CallError, match="too much to relay"):
-                own.begin([Unit(0, (0, 1), SLOT + 1)])
+                own.begin([Unit(0, (0, 1), BAY + 1)])
         finally:
             own.close()

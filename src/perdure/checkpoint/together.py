@@ -25,9 +25,9 @@ LEAST_BYTES: Final = 16 << 20
 """What a node must spare by sharing; for less each rank reads for itself."""
 
 _MOST_WAIT_S = 60.0
-_SLOT_BYTES = 4 << 20  # one tile: the less memory is touched for the first time, the better
-_LEAST_SLOT_BYTES = 1 << 20
-_SLOTS = 4
+_BAY_BYTES = 4 << 20  # one tile: the less memory is touched for the first time, the better
+_LEAST_BAY_BYTES = 1 << 20
+_BAYS = 4
 
 
 class Together:
@@ -42,8 +42,8 @@ class Together:
         self._relay: Relay | None = None
         self._wants: Rows = np.empty(0, WANT)
         self._notes: list[str] = []
-        self._slot_bytes = min(_SLOT_BYTES, prepared.budget_bytes // 2 // _SLOTS)
-        if len(ranks) < 2 or self._slot_bytes < _LEAST_SLOT_BYTES or stored_nbytes(prepared.jobs) < LEAST_BYTES:
+        self._bay_bytes = min(_BAY_BYTES, prepared.budget_bytes // 2 // _BAYS)
+        if len(ranks) < 2 or self._bay_bytes < _LEAST_BAY_BYTES or stored_nbytes(prepared.jobs) < LEAST_BYTES:
             return
         if at_hand(prepared.jobs):
             return
@@ -51,7 +51,7 @@ class Together:
         wait_s = min(stall_s / 4, _MOST_WAIT_S)
         try:
             self._relay = Relay(
-                self._wants.tobytes(), n_slots=_SLOTS, slot_bytes=self._slot_bytes, label=label, wait_s=wait_s
+                self._wants.tobytes(), n_bays=_BAYS, bay_bytes=self._bay_bytes, label=label, wait_s=wait_s
             )
         except PerdureError as error:
             self._notes.append(f"nothing is shared with the other ranks of this node: {error}")
@@ -59,7 +59,7 @@ class Together:
     @property
     def invitation(self) -> Any:
         """For the other ranks, as JSON; None if this one reads alone."""
-        return None if self._relay is None else [*self._relay.invitation, self._slot_bytes]
+        return None if self._relay is None else [*self._relay.invitation, self._bay_bytes]
 
     def load(self, invitations: Mapping[int, Any], *, on_bytes: Callable[[int], None]) -> LoadReport:
         """Load, with those of the node that have sent an invitation; raises what keeps this rank from it."""
@@ -75,7 +75,7 @@ class Together:
                 if shares.spared_nbytes >= LEAST_BYTES:
                     relay.begin(shares.units)
                     filling = self._prepared.filling
-                    filling.buffers.shrink(self._prepared.budget_bytes - _SLOTS * self._slot_bytes)
+                    filling.buffers.shrink(self._prepared.budget_bytes - _BAYS * self._bay_bytes)
                     work = arrange(self._prepared.jobs, shares, relay=relay, filling=filling)
         try:
             report = carry_out(self._prepared, on_bytes=on_bytes, work=work)
@@ -95,5 +95,5 @@ class Together:
         others = {rank: each for rank, each in invitations.items() if each is not None and rank != self._rank}
         letters = relay.meet(self._rank, {rank: (pid, fd, token) for rank, (pid, fd, token, _) in others.items()})
         wants = {rank: np.frombuffer(letter, WANT) for rank, letter in letters.items()}
-        unit_bytes = min([self._slot_bytes, *(slot_bytes for *_, slot_bytes in others.values())])
+        unit_bytes = min([self._bay_bytes, *(bay_bytes for *_, bay_bytes in others.values())])
         return share_out({self._rank: self._wants, **wants}, unit_bytes=unit_bytes)

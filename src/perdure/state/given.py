@@ -26,7 +26,7 @@ class Given:
         raise CallError(f"{self.file} has no header of its own")
 
     def fetch(self, start: int, nbytes: int, into: memoryview | None = None) -> memoryview:
-        """A view of the slot itself, or a copy of it; waits until the other rank has filled it."""
+        """A view of the bay itself, or a copy of it; waits until the other rank has filled it."""
         found = self._relay.given(self._unit)[start : start + nbytes]
         if into is None:
             return found

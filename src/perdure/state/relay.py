@@ -1,13 +1,13 @@
-"""Ranks of one node hand bytes to one another: what one of them has read, in slots of shared memory.
+"""Ranks of one node hand bytes to one another: what one of them has read, in bays of shared memory.
 
 Theory. Work is cut into *units*, numbered, the same on every rank. Each has one rank that reads it and some that want
 it too. A rank writes to its own segment alone and maps those of the others read-only: there it says which of its units
-are filled and which of theirs it has taken. A unit lies in a slot of its reader's; the next one goes into the same slot
+are filled and which of theirs it has taken. A unit lies in a bay of its reader's; the next one goes into the same bay
 when all who wanted the first have taken it. Everybody works on units in the order of their numbers. So of all units
-that somebody still waits for, the lowest can always be filled: all before it have been taken, so its slot is free.
+that somebody still waits for, the lowest can always be filled: all before it have been taken, so its bay is free.
 
 Nobody depends on anybody: each wait ends when the other process ends, when it says that the unit will not come, or at a
-deadline; then who waited reads by itself. What lies in a slot is compared with digests by who takes it, so a slot that
+deadline; then who waited reads by itself. What lies in a bay is compared with digests by who takes it, so a bay that
 was overwritten, or is seen half filled, is a bad copy and no more.
 
 A segment is found by the process and descriptor that its rank tells the others (`Relay.invitation`); a token in it
@@ -56,16 +56,16 @@ class Unit:
 class Relay:
     """One rank's segment and those of the others. Filled and read from any thread of the rank.
 
-    ``letter`` is what this rank wants to tell the others; they read it when they `meet`. A slot has ``slot_bytes``.
+    ``letter`` is what this rank wants to tell the others; they read it when they `meet`. A bay has ``bay_bytes``.
     After ``wait_s`` without news of a rank it is not waited for any more.
     """
 
-    def __init__(self, letter: bytes, *, n_slots: int, slot_bytes: int, label: str, wait_s: float) -> None:
-        self._n_slots, self._slot_bytes, self._wait_s = n_slots, slot_bytes, wait_s
+    def __init__(self, letter: bytes, *, n_bays: int, bay_bytes: int, label: str, wait_s: float) -> None:
+        self._n_bays, self._bay_bytes, self._wait_s = n_bays, bay_bytes, wait_s
         self._flags = _HEAD + -(-len(letter) // _HEAD) * _HEAD
-        self._slots = self._flags + 2 * MOST_UNITS
+        self._bays = self._flags + 2 * MOST_UNITS
         # Memory is taken page by page as it is touched: of the room for flags, a page or two.
-        self._own = Segment.create(self._slots + n_slots * slot_bytes, label=label)
+        self._own = Segment.create(self._bays + n_bays * bay_bytes, label=label)
         self._token = os.urandom(_TOKEN_BYTES)
         view = self._own.view
         view[_HEAD : _HEAD + len(letter)] = letter
@@ -96,8 +96,8 @@ class Relay:
 
     def begin(self, units: Sequence[Unit]) -> None:
         """Work on ``units``, the same on every rank that met."""
-        if len(units) > MOST_UNITS or any(unit.nbytes > self._slot_bytes for unit in units):
-            raise CallError(f"{len(units)} units, or one of more than {self._slot_bytes} bytes, are too much to relay")
+        if len(units) > MOST_UNITS or any(unit.nbytes > self._bay_bytes for unit in units):
+            raise CallError(f"{len(units)} units, or one of more than {self._bay_bytes} bytes, are too much to relay")
         self._units = units
         places: dict[int, int] = {}
         for number, unit in enumerate(units):
@@ -108,18 +108,18 @@ class Relay:
                 self._mine.append(number)
 
     def room(self, number: int) -> memoryview | None:
-        """The slot of a unit that this rank reads; waits until it is free. None if that takes too long."""
+        """The bay of a unit that this rank reads; waits until it is free. None if that takes too long."""
         at = self._place[number]
-        if at >= self._n_slots:
-            before = self._mine[at - self._n_slots]
+        if at >= self._n_bays:
+            before = self._mine[at - self._n_bays]
             for rank in self._units[before].wanters:
                 if rank != self.rank and not self._await_taken(self._others[rank], before):
                     return None
-        start = self._slots + at % self._n_slots * self._slot_bytes
+        start = self._bays + at % self._n_bays * self._bay_bytes
         return self._own.view[start : start + self._units[number].nbytes]
 
     def filled(self, number: int) -> None:
-        """The unit lies in its slot."""
+        """The unit lies in its bay."""
         with self._lock:  # also so that no processor shows the mark before the bytes
             self._own.view[self._flags + number] = _FILLED
 
@@ -137,11 +137,11 @@ class Relay:
         mark = other.wait(lambda: other.flag(number), self._wait_s, self._ended)
         if mark != _FILLED:
             raise StorageError(other.because("read for its node"), rank=unit.reader)
-        start = other.slots + self._place[number] % self._n_slots * self._slot_bytes
+        start = other.bays + self._place[number] % self._n_bays * self._bay_bytes
         return other.segment.view[start : start + unit.nbytes]
 
     def taken(self, number: int) -> None:
-        """This rank needs the slot of the unit no more."""
+        """This rank needs the bay of the unit no more."""
         self._own.view[self._flags + MOST_UNITS + number] = 1
 
     def leave(self, why: str) -> None:
@@ -178,7 +178,7 @@ class _Other:
     segment: Segment
     letter: bytes
     flags: int
-    slots: int
+    bays: int
     pidfd: int = -1
     ended: bool = False
     given_up: str = ""

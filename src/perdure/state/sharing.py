@@ -2,7 +2,7 @@
 
 A rank plans its reads as if it were alone, tells the others which tiles they bring (`wants_of`), and learns from all
 who reads what (`perdure.state.shares`). Its reads are then cut where that changes (`arrange`): what it reads for
-others too goes into a slot of its relay as soon as it is verified and decoded; what another rank reads is one more
+others too goes into a bay of its relay as soon as it is verified and decoded; what another rank reads is one more
 copy, before those that it knows of itself, compared with the same digests, and passed over for the next where it does
 not come.
 """
