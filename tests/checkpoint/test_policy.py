@@ -148,3 +148,21 @@ def test_slack_shrinks_while_saves_are_late_and_comes_back() -> None:
     for _ in range(20):
         found.paced(10.0, late=False)
     assert found.slack_s == pytest.approx(8.0)
+
+
+def test_auto_looks_no_further_for_a_while_if_looking_took_longer_than_it_gained() -> None:
+    found = policy(bandwidth=100)
+    found.choose([offered(alone=0.5)], "auto")  # half a second of writing, a tenth of coding
+    found.looked(0.1)
+    assert found.worth_a_look("auto")
+    found.looked(1.0)
+    assert not found.keeps_base("auto")
+    looks = [found.worth_a_look("auto") for _ in range(12)]
+    assert looks == [False] * 8 + [True] * 4
+    assert found.worth_a_look("lossless")
+
+
+def test_auto_does_not_look_where_the_store_is_faster_than_any_codec() -> None:
+    assert not policy(bandwidth=5000).worth_a_look("auto")
+    assert policy(bandwidth=5000).worth_a_look("lossless")
+    assert policy(bandwidth=500).worth_a_look("auto")

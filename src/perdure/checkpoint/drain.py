@@ -124,11 +124,12 @@ class _Writing:
 
     def write(self, stored: Stored | None, base: Base | None) -> WrittenPart:
         """Write packs and part, referring to what is ``stored`` and to ``base``."""
-        division, coded = self._divided(stored, base)
+        division, coded, why_raw = self._divided(stored, base)
         new = _new_packs(self._entries, division) if coded is None else coded.packs()
         lies_in = {key: Lies(each.pack, each.nbytes, each.coded) for key, each in division.referred.items()}
         relations: dict[str, tuple[Relation, tuple[Wanted, ...]]] = {}
-        notes = [] if coded is None else [NoteEntry("", coded.note()[:MOST_NOTE])]
+        note = why_raw if coded is None else coded.note()
+        notes = [NoteEntry("", note[:MOST_NOTE])] if note else []
         refs: list[PackRef] = []
         try:
             for number, made_pack in enumerate(new):
@@ -179,10 +180,17 @@ class _Writing:
             made, nbytes, bool(below), self._run.marker.run, tuple(self._entries), lies_in, frozenset(number_of)
         )
 
-    def _divided(self, stored: Stored | None, base: Base | None) -> tuple[Division, CodedSave | None]:
-        """What is written and what referred to; and how it is coded, if it is to be."""
-        if self._order.coding == "raw" or self._order.pinned:
-            return divide(self._entries, stored), None
+    def _divided(self, stored: Stored | None, base: Base | None) -> tuple[Division, CodedSave | None, str]:
+        """What is written and what referred to; how it is coded, or else why it is not although it might be."""
+        goal = self._order.coding
+        if goal == "raw":
+            return divide(self._entries, stored), None, ""
+        if self._order.pinned:
+            return divide(self._entries, stored), None, f"{goal}: raw, because the step is pinned"
+        if not self._policy.worth_a_look(goal):
+            why = f"{goal}: raw, because making it smaller takes longer than writing it"
+            return divide(self._entries, stored), None, why + self._policy.told
+        began = time.monotonic()
         why = "no full save is in memory to make a delta on"
         if base is not None:
             usable = base.within(stored)
@@ -190,19 +198,21 @@ class _Writing:
                 self._entries,
                 self._indexes,
                 policy=self._policy,
-                goal=self._order.coding,
+                goal=goal,
                 base=base,
                 usable=usable,
                 why_full="",
             )
             division = divide(self._entries, stored, kept={each.pack.name for each in usable.values()})
             if save.base is not None and save.decide([*division.fresh, *division.apart]):
-                return division, save
+                self._policy.looked(time.monotonic() - began)
+                return division, save, ""
             why = save.why_full if save.base is not None else "the run does not keep the base any more"
         division = divide(self._entries, stored)
-        save = CodedSave(self._entries, self._indexes, policy=self._policy, goal=self._order.coding, why_full=why)
+        save = CodedSave(self._entries, self._indexes, policy=self._policy, goal=goal, why_full=why)
         save.decide([*division.fresh, *division.apart])
-        return division, save
+        self._policy.looked(time.monotonic() - began)
+        return division, save, ""
 
     def _write_pack(self, pack: NewPack, number: int) -> PackRef:
         order, began = self._order, time.monotonic()

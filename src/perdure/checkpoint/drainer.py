@@ -95,11 +95,8 @@ class Drainer:
                 self._submitted_s = submitted_s
                 self._policy.paced(between_s, late=self._ended_s > submitted_s)
                 slot, raw, stored = self._drain(order, seq)
-                keep = (
-                    self._base is not None
-                    and self._base[0] == generation.id
-                    and self._policy.keeps_base(generation.lead.coding)
-                )
+                new = self._base is not None and self._base[0] == generation.id
+                keep = self._policy.keeps_base(generation.lead.coding) if new else None
                 result = Drained(slot, raw, stored, time.monotonic() - began, keep)
             except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
                 result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments

@@ -280,8 +280,8 @@ class Machine:
         else:
             generation.phase = Phase.DURABLE
             generation.slot = result.slot
-            if result.keep and generation.session not in self._no_room:
-                self.base = generation
+            if result.keep is not None:
+                self.base = generation if result.keep and generation.session not in self._no_room else None
             self._slots[generation.id] = self._newest[generation.session] = generation.slot
             message = Committed(
                 seq=generation.seq,

@@ -6,7 +6,8 @@ measured on the first block that could take it, and from then on by the work its
 the choice follows the training: as updates get smaller, deltas win; after a jump of the learning rate they do not.
 
 - ``auto`` makes a step durable soonest: of each block the way with the least coding time + bytes / store bandwidth. On
-  a fast disk that is raw, behind a slow link it is the smallest.
+  a fast disk that is raw, behind a slow link it is the smallest. If looking took longer than it gained, the next
+  saves are raw unlooked at.
 - ``lossless`` makes it smallest, within the *slack*: what there is of time between two saves. If that is too short, the
   blocks whose coding saves the fewest bytes a second go back to raw.
 
@@ -37,6 +38,7 @@ MOST_ON_ONE_BASE: Final = 16
 _LEAST_GAIN: Final = 0.02
 _NEWEST: Final = 0.5  # the weight of the newest measurement
 _SLACK: Final = 0.8  # of the time between two saves
+_UNLOOKED: Final = 8  # so many saves are raw after one that was not worth looking at
 _SMALLER, _LARGER = 0.7, 1.1  # what becomes of the allowance after a save that came too late, and after one in time
 
 Way = Literal["raw", "alone", "on"]
@@ -108,6 +110,8 @@ class Policy:
     _seen: dict[Kind, _Seen] = field(default_factory=dict)
     _since_base: list[float] = field(default_factory=list)  # sizes over raw of the base's save and those on it
     _allowance: float = _SLACK
+    _unlooked: int = 0
+    _gain_s: float = 0.0  # that the last choice was to make the save shorter
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
@@ -145,6 +149,10 @@ class Policy:
                 self.scales[kind] = _mean(self.scales.get(kind), seen.coded / seen.expected)
         self._seen.clear()
 
+    def looked(self, seconds: float) -> None:
+        """It took ``seconds`` to estimate and choose."""
+        self._unlooked = _UNLOOKED if self.bandwidth is not None and seconds > self._gain_s else 0
+
     def paced(self, between_s: float | None, *, late: bool) -> None:
         """A save begins ``between_s`` after the one before; ``late`` if that one was still being written then."""
         if between_s is None:
@@ -177,10 +185,21 @@ class Policy:
             return f"a delta would be {size:.2f} of raw, the mean since its base is {mean:.2f}"
         return None
 
+    def worth_a_look(self, goal: str) -> bool:
+        """Whether coding may pay, going by the saves before; asked once a save."""
+        if goal == "lossless" or self.bandwidth is None:
+            return True
+        if self._unlooked:
+            self._unlooked -= 1
+            return False
+        return not self.speeds or max(self.speeds.values()) > self.bandwidth
+
     def keeps_base(self, goal: str) -> bool:
         """Whether deltas could be worth the memory of a base, going by what is known."""
         if goal == "lossless":
             return True
+        if self._unlooked:
+            return False
         on = [speed for kind, speed in self.speeds.items() if kind.on]
         return self.bandwidth is None or not on or max(on) > self.bandwidth
 
@@ -188,16 +207,18 @@ class Policy:
         """A choice for each block; ``goal`` is "auto" or "lossless"."""
         chosen: dict[str, Choice] = {}
         saving: list[tuple[float, Offered]] = []
-        total_s = 0.0
+        raw_s = total_s = 0.0
         for each in offers:
             choice = self._choice(each, goal)
             chosen[each.key] = choice
+            raw_s += self._writing_s(each.nbytes)
             took = choice.coding_s + self._writing_s(choice.nbytes)
             total_s += took
             if choice.way != "raw" and choice.coding_s > 0:
                 spent = took - self._writing_s(each.nbytes)
                 if spent > 0:  # a second of which is worth so many bytes
                     saving.append(((each.nbytes - choice.nbytes) / spent, each))
+        self._gain_s = raw_s - total_s
         if goal == "auto" or self.slack_s is None or total_s <= self.slack_s:
             return chosen
         saving.sort(key=lambda pair: pair[0])

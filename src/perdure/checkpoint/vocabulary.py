@@ -153,14 +153,15 @@ class Drain:
 class Drained:
     """A generation that is durable; ``stored_nbytes`` were written to packs for it, on all nodes.
 
-    ``keep`` says that deltas may be made on it: it should stay in memory.
+    ``keep`` says that deltas may be made on it, so that it should stay in memory; False that no base should. None
+    leaves the base as it is.
     """
 
     slot: int
     raw_nbytes: int
     stored_nbytes: int
     seconds: float
-    keep: bool = False
+    keep: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
