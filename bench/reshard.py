@@ -80,11 +80,13 @@ def main() -> None:
             metric = f"4 ranks -> {world}"
             found = run(world, "restore", folder, *size)
             measured[metric], ours[metric], read[metric] = times_of(found["times"]), NAMES["raw"], found["read"]
+            print(metric, json.dumps(found), file=sys.stderr, flush=True)
         for world in args.memory:
             metric = f"{world} rank{'s' if world > 1 else ''}, from memory"
             whole = ("--mib", str(args.mib * world), "--rounds", str(args.rounds))
             found = run(world, "memory", f"{folder}/{world}", *whole)
             measured[metric], ours[metric] = times_of(found["times"]), NAMES["memory"]
+            print(metric, json.dumps(found), file=sys.stderr, flush=True)
     facts = {"mib": args.mib, "dtype": "float32", **{f"read, {metric}": str(each) for metric, each in read.items()}}
     report(__doc__.splitlines()[0], measured, ours=ours, facts=facts, as_json=args.json)
     for metric, each in read.items():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-import time
+from typing import Any
 
 import pytest
 from conftest import HERE, Place, Ranks
@@ -12,6 +12,7 @@ from conftest import HERE, Place, Ranks
 SCRIPT = str(HERE / "replica.py")
 MIB = 1 << 20
 STATE = 24 * MIB
+PATIENCE_S = 120.0
 
 
 def numbers(ranks: Ranks, letter: str) -> list[int]:
@@ -21,22 +22,29 @@ def numbers(ranks: Ranks, letter: str) -> list[int]:
     return [int(each[1]) for each in found if each]
 
 
+def run(place: Place, *argv: str, world: int, **more: Any) -> Ranks:
+    """An attempt, which must end well."""
+    ranks = place.start(*argv, world=world, script=SCRIPT, **more)
+    assert ranks.wait(within_s=PATIENCE_S) == [0] * world, ranks.text()
+    return ranks
+
+
 @pytest.fixture
 def saved(place: Place) -> tuple[Place, str]:
     """A run with one step, and the digest of its state."""
-    ranks = place.train("--save", world=3, script=SCRIPT)
+    ranks = run(place, "--save", world=3)
     (digest,) = set(ranks.digests().values())
     return place, digest
 
 
 def test_what_all_ranks_of_a_node_hold_is_read_once(saved: tuple[Place, str]) -> None:
     place, digest = saved
-    ranks = place.train(world=3, script=SCRIPT)
+    ranks = run(place, world=3)
     assert set(ranks.digests().values()) == {digest}
     read = numbers(ranks, "B")
     assert STATE <= sum(read) <= 1.05 * STATE, ranks.text()
     assert max(read) <= STATE / 2
-    fewer = place.train(world=2, script=SCRIPT)
+    fewer = run(place, world=2)
     assert set(fewer.digests().values()) == {digest}
     assert STATE <= sum(numbers(fewer, "B")) <= 1.05 * STATE
 
@@ -45,14 +53,14 @@ def test_what_lies_in_the_page_cache_is_copied_from_there_by_each(saved: tuple[P
     place, digest = saved
     for path in place.run_dir.rglob("*.safetensors"):
         path.read_bytes()
-    ranks = place.train("--near", world=2, script=SCRIPT)
+    ranks = run(place, "--near", world=2)
     assert set(ranks.digests().values()) == {digest}
     assert all(STATE <= each <= 1.05 * STATE for each in numbers(ranks, "B")), ranks.text()
 
 
 def test_ranks_of_different_nodes_read_each_for_their_node(saved: tuple[Place, str]) -> None:
     place, digest = saved
-    ranks = place.train(world=3, script=SCRIPT, nodes=("a", "a", "b"))
+    ranks = run(place, world=3, nodes=("a", "a", "b"))
     assert set(ranks.digests().values()) == {digest}
     one, other, alone = numbers(ranks, "B")
     assert STATE <= one + other <= 1.05 * STATE, ranks.text()
@@ -61,9 +69,9 @@ def test_ranks_of_different_nodes_read_each_for_their_node(saved: tuple[Place, s
 
 def test_coded_tensors_and_the_bases_that_they_follow_from_are_read_by_one_rank(place: Place) -> None:
     options = ("--coding", "lossless", "--mib", "48")
-    (digest,) = set(place.train("--save", *options, world=2, script=SCRIPT).digests().values())
-    alone = place.train(*options, world=1, script=SCRIPT)
-    both = place.train(*options, world=2, script=SCRIPT)
+    (digest,) = set(run(place, "--save", *options, world=2).digests().values())
+    alone = run(place, *options, world=1)
+    both = run(place, *options, world=2)
     assert set(both.digests().values()) == set(alone.digests().values()) == {digest}
     assert sum(numbers(both, "B")) <= 1.25 * numbers(alone, "B")[0], both.text()
 
@@ -71,7 +79,7 @@ def test_coded_tensors_and_the_bases_that_they_follow_from_are_read_by_one_rank(
 def test_a_rank_that_cannot_read_fails_the_restore_on_all_ranks_alike(saved: tuple[Place, str]) -> None:
     place, _ = saved
     ranks = place.start("--fault", "fail", world=3, script=SCRIPT)
-    assert ranks.wait() == [3, 3, 3], ranks.text()
+    assert ranks.wait(within_s=PATIENCE_S) == [3, 3, 3], ranks.text()
     for rank in range(3):
         assert re.search(r"^E StorageError .*rank 1: .*the wire is cut", ranks.out(rank), re.M), ranks.text()
 
@@ -81,12 +89,10 @@ def test_nobody_hangs_on_a_rank_that_dies_or_stops_while_it_reads_for_others(
     saved: tuple[Place, str], fault: str
 ) -> None:
     place, _ = saved
-    deadlines = '{"agree_s": 4.0, "stall_s": 4.0}'
+    deadlines = '{"agree_s": 10.0, "stall_s": 10.0}'
     ranks = place.start("--fault", fault, "--deadlines", deadlines, world=3, script=SCRIPT)
-    ranks.await_line(f"^F {fault}", ranks=(1,))
-    began = time.monotonic()
-    assert ranks.wait_for([0, 2], within_s=60) == [3, 3], ranks.text()
-    assert time.monotonic() - began < 40
+    ranks.await_line(f"^F {fault}", ranks=(1,), within_s=PATIENCE_S)
+    assert ranks.wait_for([0, 2], within_s=PATIENCE_S) == [3, 3], ranks.text()
     for rank in (0, 2):
         assert re.search(r"^E (DeadlineExceeded|LinkLost) .*rank 1", ranks.out(rank), re.M), ranks.text()
     if fault == "stop":
