@@ -1,6 +1,7 @@
 """A rank that holds what all others of its node hold too: saves it, or restores it and says how much it read.
 
-After a restore it prints ``R <step> <digest>``, ``B <bytes read of packs>``, and each note of the restore. ``--fault``
+After a restore it prints ``R <step> <digest>``, ``B <bytes read of packs>``, ``M <bytes of memory that it took for a
+while beside the state>``, and each note of the restore. ``--fault``
 breaks its reading of packs: ``die``, ``stop`` or ``fail`` at the second read, on ``--fault-rank``.
 """
 
@@ -10,6 +11,7 @@ import argparse
 import hashlib
 import json
 import os
+import pathlib
 import signal
 from typing import Any
 
@@ -76,6 +78,7 @@ def main() -> None:
     parser.add_argument("--mib", type=int, default=24)
     parser.add_argument("--save", action="store_true")
     parser.add_argument("--coding", default="raw")
+    parser.add_argument("--budget", type=int, default=256 << 20)
     parser.add_argument("--near", action="store_true", help="let the store tell what the page cache holds")
     parser.add_argument("--fault", default="")
     parser.add_argument("--fault-rank", type=int, default=1)
@@ -88,7 +91,12 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters()) if args.coding == "lossless" else None
     tree = {"model": model} | ({"optimizer": optimizer} if optimizer is not None else {})
     ckpt = perdure.Checkpointer(
-        args.to, agent=False, coding=args.coding, deadlines=Deadlines(**args.deadlines), log=Facts()
+        args.to,
+        agent=False,
+        coding=args.coding,
+        budget_bytes=args.budget,
+        deadlines=Deadlines(**args.deadlines),
+        log=Facts(),
     )
     if args.save:
         for parameter in model.parameters():
@@ -102,17 +110,26 @@ def main() -> None:
         ckpt.engage()
         ckpt._store = Reads(ckpt._store, args.fault if mine else "", near=args.near)  # type: ignore[assignment]
         ckpt._run = None
+        pathlib.Path("/proc/self/clear_refs").write_text("5")
+        before = most_memory()
         try:
             step = ckpt.restore(tree)
         except PerdureError as error:
             print(f"E {type(error).__name__} {error}", flush=True)
             os._exit(3)
+        print(f"M {most_memory() - before}", flush=True)
         print(f"B {ckpt._store.nbytes}", flush=True)  # type: ignore[attr-defined]
         print(f"R {step} {digest(tree)}", flush=True)
     ckpt.close()
     print(f"D 1 {digest(tree)}", flush=True)
     dist.barrier()
     os._exit(0)  # what else the interpreter would take down takes long on a busy machine
+
+
+def most_memory() -> int:
+    """The most bytes that were in memory since they were last asked to be counted anew."""
+    lines = pathlib.Path("/proc/self/status").read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith("VmHWM")))
 
 
 def digest(tree: dict[str, Any]) -> str:

@@ -76,6 +76,16 @@ def test_coded_tensors_and_the_bases_that_they_follow_from_are_read_by_one_rank(
     assert sum(numbers(both, "B")) <= 1.25 * numbers(alone, "B")[0], both.text()
 
 
+def test_the_most_memory_is_the_state_and_one_budget(place: Place) -> None:
+    mib, budget, bays = 128, 32 * MIB, 16 * MIB
+    run(place, "--save", "--mib", str(mib), world=2)
+    for world in (1, 2):
+        ranks = run(place, "--mib", str(mib), "--budget", str(budget), world=world)
+        # What the other rank shares is of its budget; besides there are headers, objects, stacks of threads.
+        most = budget + (world - 1) * bays + 12 * MIB
+        assert all(taken <= most < mib * MIB for taken in numbers(ranks, "M")), ranks.text()
+
+
 def test_a_rank_that_cannot_read_fails_the_restore_on_all_ranks_alike(saved: tuple[Place, str]) -> None:
     place, _ = saved
     ranks = place.start("--fault", "fail", world=3, script=SCRIPT)
