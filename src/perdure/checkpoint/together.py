@@ -24,6 +24,7 @@ __all__ = ["LEAST_BYTES", "Together"]
 LEAST_BYTES: Final = 16 << 20
 """What a node must spare by sharing; for less each rank reads for itself."""
 
+_MOST_READ = 1.25  # bytes, for one that is wanted: who reads more tiles than that in vain gains, also from page cache
 _MOST_WAIT_S = 60.0
 _BAY_BYTES = 4 << 20  # one tile: the less memory is touched for the first time, the better
 _LEAST_BAY_BYTES = 1 << 20
@@ -43,9 +44,11 @@ class Together:
         self._wants: Rows = np.empty(0, WANT)
         self._notes: list[str] = []
         self._bay_bytes = min(_BAY_BYTES, prepared.budget_bytes // 2 // _BAYS)
-        if len(ranks) < 2 or self._bay_bytes < _LEAST_BAY_BYTES or stored_nbytes(prepared.jobs) < LEAST_BYTES:
+        if len(ranks) < 2 or self._bay_bytes < _LEAST_BAY_BYTES:
             return
-        if at_hand(prepared.jobs):
+        stored = stored_nbytes(prepared.jobs)
+        alone = stored <= _MOST_READ * prepared.wanted_nbytes and at_hand(prepared.jobs)
+        if stored < LEAST_BYTES or alone:
             return
         self._wants = wants_of(prepared.jobs)
         wait_s = min(stall_s / 4, _MOST_WAIT_S)

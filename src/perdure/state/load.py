@@ -60,12 +60,13 @@ def load(
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A load of which nothing is read yet but the headers of packs."""
+    """A load of which nothing is read yet but the headers of packs. ``wanted_nbytes`` are in no memory of this node."""
 
     filling: Filling
     jobs: list[Job]
     threads: int
     budget_bytes: int
+    wanted_nbytes: int
 
 
 def prepare(
@@ -86,17 +87,20 @@ def prepare(
         by_pack.setdefault((transfer.piece.pack, nearer(transfer.piece)), []).append(transfer)
     filling = Filling(limits, Buffers(budget_bytes), Bases(catalog.base_of, sources))
     jobs: list[list[Job]] = [[] for _ in by_pack]
+    wanted = 0
 
     def open_pack(number: int, transfers: list[Transfer], copies: tuple[PackSource, ...]) -> None:
         jobs[number] = filling.plan(transfers, copies, 0)
         opened(number)
 
-    opening = [
-        partial(open_pack, number, transfers, (*first, *sources(pack)))
-        for number, ((pack, first), transfers) in enumerate(by_pack.items())
-    ]
+    opening = []
+    for number, ((pack, first), transfers) in enumerate(by_pack.items()):
+        copies = (*first, *sources(pack))
+        opening.append(partial(open_pack, number, transfers, copies))
+        if copies and not copies[0].mapped:
+            wanted += sum(transfer.nbytes for transfer in transfers)
     work_off(opening, threads=min(crew, len(opening)))
-    return Prepared(filling, [job for each in jobs for job in each], crew, budget_bytes)
+    return Prepared(filling, [job for each in jobs for job in each], crew, budget_bytes, wanted)
 
 
 def carry_out(
