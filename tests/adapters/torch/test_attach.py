@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.attach import Run, attach
 from perdure.adapters.torch.load import load
-from perdure.checkpoint import checkpointer as checkpointer_module
+from perdure.checkpoint import staging
 from perdure.errors import BlobMissing, CallError, StateMismatch
 from perdure.state.scopes import RankLocal
 
@@ -204,14 +204,14 @@ def test_one_step_and_no_other_is_restored_when_it_is_asked_for(ram_url: str) ->
 
 
 def test_a_slow_copy_does_not_see_the_next_step(ram_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = checkpointer_module.copy_writes
+    copy = staging.copy_writes
 
     def slow(*given: Any, which: Callable[[bool], bool], **options: Any) -> int:
         if which(True):
             time.sleep(0.05)
         return copy(*given, which=which, **options)
 
-    monkeypatch.setattr(checkpointer_module, "copy_writes", slow)
+    monkeypatch.setattr(staging, "copy_writes", slow)
     loop = Loop(ram_url, every=1)
     seen: dict[int, bytes] = {}
     loop.optimizers[0].register_step_post_hook(lambda *_: seen.update({loop.step: bits(loop.model[0].weight)}))

@@ -17,7 +17,7 @@ from torch import nn
 
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.load import load
-from perdure.checkpoint import checkpointer as checkpointer_module
+from perdure.checkpoint import staging
 from perdure.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -289,14 +289,14 @@ def test_a_closed_checkpointer_has_finished_its_saves_and_takes_no_more(checkpoi
 @pytest.fixture
 def slow_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What may wait for the optimizer is copied only after a while."""
-    copy = checkpointer_module.copy_writes
+    copy = staging.copy_writes
 
     def slow(plan: Any, capture: Any, address: int, *, which: Any, **options: Any) -> int:
         if which(True):
             time.sleep(0.2)
         return copy(plan, capture, address, which=which, **options)
 
-    monkeypatch.setattr(checkpointer_module, "copy_writes", slow)
+    monkeypatch.setattr(staging, "copy_writes", slow)
 
 
 def restored(place: Any, checkpointer: Make, like: dict[str, Any]) -> list[Any]:
