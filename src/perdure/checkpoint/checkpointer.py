@@ -100,7 +100,7 @@ class Checkpointer:
         )
         self._seq = 0
         self._last: Saved | None = None
-        self._reported: set[int] = set()
+        self._reported = 0
         self._said: set[str] = set()
         self._flights = Flights(
             rank=self.rank,
@@ -111,7 +111,12 @@ class Checkpointer:
             tell=self.tell,
             keep=self._keep,
         )
-        self._stager = Stager(flights=self._flights, deadlines=self.deadlines, label=f"{placement.job}.alone")
+        self._stager = Stager(
+            flights=self._flights,
+            deadlines=self.deadlines,
+            copier=framework.copier(self._say_once),
+            label=f"{placement.job}.alone",
+        )
         self._looked_back = False
         self._closed = False
 
@@ -142,7 +147,7 @@ class Checkpointer:
         began = time.perf_counter()
         step, metric = checked_step(step), checked_metric(metric)
         durable = checked_tier(tier)
-        self._engage()
+        self.engage()
         if not durable and not self.has_agent:
             return self._no_memory(step)
         self._seq += 1
@@ -156,9 +161,8 @@ class Checkpointer:
         )
         flight = self._flights.add(saved)
         if self._peers is None:
-            saved.note_peers(
-                CallError("no other node keeps a copy of this save: there is one node only, or no agent", tier="peer")
-            )
+            why = "no other node keeps a copy of this save: there is one node only, or no agent"
+            saved.note_peers(CallError(why, tier="peer"))
         elif not self.has_agent:
             saved.note_peers(AgentLost("no other node keeps a copy of this save: an agent is gone", tier="peer"))
         try:
@@ -185,15 +189,15 @@ class Checkpointer:
     def fence(self) -> None:
         """Wait until the last save has copied what the optimizer is about to change; called before each step."""
         saved = self._last
-        if saved is None or saved.seq in self._reported:
+        if saved is None or (saved.seq == self._reported and saved.is_staged):
             return
         began = time.perf_counter()
-        saved.staged()
+        self._stager.fence(saved)
         saved.blocked_s += time.perf_counter() - began
-        self._reported.add(saved.seq)
-        if saved.error is None:
+        if saved.error is None and saved.seq != self._reported:
             memory = self.has_agent
             self.tell(StepSaved(step=saved.step, blocked_s=saved.blocked_s, nbytes=saved.nbytes, memory=memory))
+        self._reported = saved.seq
 
     def restore(self, tree: Mapping[str, Any], *, step: int | None = None, slot: int | None = None) -> int | None:
         """Put the newest step that all ranks can have into ``tree``, in place; return it, or None if there is none.
@@ -203,7 +207,7 @@ class Checkpointer:
         that does not verify is passed over for the next tier, then for the next older step, and the log says so. Raises
         `StateMismatch` before anything is written when names, shapes or dtypes do not fit.
         """
-        self._engage()
+        self.engage()
         self._flights.settle()
         restoring = Restoring(
             run=self._run.get(),
@@ -291,13 +295,10 @@ class Checkpointer:
         return self._flights.under_way
 
     def engage(self) -> None:
-        """Meet the other ranks and the agent now instead of at the first save or restore. Called by every rank."""
-        self._engage()
+        """Meet the other ranks and the agent now instead of at the first save or restore. Called by every rank.
 
-    # --- meeting -----------------------------------------------------------------------------------------------------
-
-    def _engage(self) -> None:
-        """The first collective call: one session name for all ranks, the run's folder made, the agent met."""
+        The first collective call: one session name for all ranks, the run's folder made, the agent met.
+        """
         if self._closed:
             raise CallError("this Checkpointer is closed; make a new one")
         if self.session:
@@ -363,8 +364,7 @@ class Checkpointer:
         self._looked_back = True
         if self._base_slot is None and self._base_generation is None:
             with suppress(PerdureError):  # what cannot be read is told by whoever needs it
-                text = self._run.not_gone_on_from()
-                if text is not None:
+                if (text := self._run.not_gone_on_from()) is not None:
                     self.tell(Notice(text=text))
 
     # --- hearing -----------------------------------------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """Stage a save: copy what a rank writes into a segment, then hand it over to the agent, or to this rank's own drain.
 
-What no optimizer owns is copied before `Stager.stage` returns. The rest is copied on a thread, beside the next forward
-and backward pass (copies release the interpreter's lock), and the next optimizer step waits for it.
+What no optimizer owns is copied before `Stager.stage` returns. The rest is copied beside the next forward and backward
+pass, and the next optimizer step waits for it: of host memory on a thread (copies release the interpreter's lock), of a
+device's by the device itself, which then also does the waiting. How is the copier's business (`copying`).
 """
 
 from __future__ import annotations
@@ -13,19 +14,21 @@ import msgspec
 
 from perdure.checkpoint.background import Worker
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.copying import Block, Copier, Copying
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Begin, Sample, Staged
-from perdure.checkpoint.planning import sample
+from perdure.checkpoint.planning import Sampled, sampled
 from perdure.checkpoint.pool import Pool
+from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.solo import SoloSave
 from perdure.clock import Deadline
-from perdure.codec.digest import digest
+from perdure.codec.digest import TILE_BYTES, digest
 from perdure.errors import AgentLost, DeadlineExceeded
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
-from perdure.state.items import Capture
-from perdure.state.save import SavePlan, copy_writes
+from perdure.state.items import Capture, Memory
+from perdure.state.save import SavePlan
 
 __all__ = ["Stager"]
 
@@ -35,28 +38,36 @@ Base = Callable[[], tuple[int | None, int | None]]
 class Stager:
     """One a checkpointer; called from the thread that trains. ``label`` names the segments of a rank on its own."""
 
-    def __init__(self, *, flights: Flights, deadlines: Deadlines, label: str) -> None:
-        self._flights, self._deadlines = flights, deadlines
+    def __init__(self, *, flights: Flights, deadlines: Deadlines, copier: Copier, label: str) -> None:
+        self._flights, self._deadlines, self._copier = flights, deadlines, copier
         self._link: AgentLink | None = None
         self._pool = Pool(label=label)
-        self._copier: Worker | None = None
+        self._thread: Worker | None = None
         self._copied = threading.Event()
         self._copied.set()
+        self._copying: tuple[Saved, Copying] | None = None
+        self._tile: Segment | None = None
 
     def start(self, *, link: AgentLink | None) -> None:
         """The ranks have met."""
         self._link = link
-        self._copier = Worker("perdure-copy")
+        self._thread = Worker("perdure-copy")
 
     def end(self) -> None:
         """No save begins any more."""
-        if self._copier is not None:
-            self._copier.end()
+        if self._thread is not None:
+            self._thread.end()
 
     def wait_for_the_copy_before(self, step: int) -> None:
         """Of a save that has failed the copy may still run, in the very segment that is granted next."""
         if not self._copied.wait(self._deadlines.stage_s):
             raise DeadlineExceeded(f"the copy of the step before {step} still runs", what="the copier", missing="")
+
+    def fence(self, saved: Saved) -> None:
+        """Return once an optimizer may step: it can no longer reach what ``saved`` copies."""
+        under_way = self._copying
+        if under_way is None or under_way[0] is not saved or not under_way[1].fence(self._deadlines.stage_s):
+            saved.staged()
 
     def stage(
         self, flight: Flight, capture: Capture, plan: SavePlan, index: RankIndex, *, base: Base, keep: str
@@ -66,35 +77,55 @@ class Stager:
         ``base`` tells, once all is copied, the slot and the generation that training went on from; ``keep`` says what
         stays, as text. Raises what keeps the save from beginning; what fails later fails ``flight``.
         """
-        assert self._copier is not None
+        assert self._thread is not None
         saved = flight.saved
         segment, release = self._segment(flight, plan)
+        blocks: dict[bool, list[Block]] = {False: [], True: []}  # by `owned`
+        for write in plan.writes:
+            item = capture.tensors[write.tensor]
+            if write.nbytes:
+                blocks[item.owned].append(Block(item.name, item.held[write.piece].memory, segment, write.start))
+        tile = sampled(plan, capture, saved.seq)
+        mixed = any(block.memory.device for block in blocks[True])  # then the device alone holds the next step back
+        if tile is not None and (tile.memory.device or (tile.owned and mixed)):
+            block, fetched = self._fetch(tile)
+            blocks[tile.owned].append(block)
+            tile = fetched
         try:
-            copy_writes(plan, capture, segment.address, which=lambda owned: not owned)
+            copying = self._copier.begin(blocks[False], blocks[True])
         except BaseException:
             release()
             raise
-        samples = sample(plan, capture, saved.seq, owned=False)  # now: the next forward may change it
+        samples = [] if tile is None or tile.owned else [tile.sample()]  # now: the next forward may change it
         shared = {item.key: digest(msgspec.json.encode(item.value)) for item in capture.values if not item.local}
 
         copied = self._copied = threading.Event()
+        self._copying = (saved, copying)
 
         def finish() -> None:
             try:
-                copy_writes(plan, capture, segment.address, which=lambda owned: owned)
+                copying.finish()
+                both = samples if tile is None or not tile.owned else [tile.sample()]
             except BaseException:
                 release()
                 raise
             finally:
+                self._copying = None
                 copied.set()
-            both = samples + sample(plan, capture, saved.seq, owned=True)
             said = {each.tensor: each.digest for each in both} | shared
             assert flight.order is not None
             flight.solo = SoloSave(saved, flight.order, index, segment, plan.raw_nbytes, release, said)
             saved.note_staged()
             self._hand_over(flight, index, both, shared, plan.raw_nbytes, base=base, keep=keep)
 
-        self._copier.submit(finish, lambda error: self._flights.stage_failed(flight, error))
+        self._thread.submit(finish, lambda error: self._flights.stage_failed(flight, error))
+
+    def _fetch(self, tile: Sampled) -> tuple[Block, Sampled]:
+        """A tile that cannot be read later: what puts it aside, and the tile as it lies there once all is copied."""
+        if self._tile is None:
+            self._tile = Segment.create(TILE_BYTES, label="tile")
+        here = Memory(self._tile.address, tile.memory.nbytes, self._tile)
+        return Block(tile.tensor, tile.memory, self._tile, 0), Sampled(tile.tensor, here, owned=True)
 
     def _segment(self, flight: Flight, plan: SavePlan) -> tuple[Segment, Callable[[], None]]:
         nbytes = plan.total_nbytes
@@ -156,6 +187,8 @@ class Stager:
             try:
                 link.post(staged)
                 link.populate_spares()
+                for segment in list(link.segments.values()):
+                    self._copier.adopt(segment)
                 return
             except AgentLost:
                 pass
