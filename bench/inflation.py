@@ -1,0 +1,213 @@
+"""What does saving cost the training beside it: how much longer is a step while the agent works, and what CPU is used?
+
+One rank on the first core, its agent on the last one. The rank makes steps of AdamW on a model with --mib MiB of
+parameters and moments. In every round, in turn: steps without any save ("still"), and steps one of which is followed by
+a save; those during which the agent hashes, codes and writes that save are "beside the agent". Their mean is compared
+with the "still" ones before and after them. "all of it" counts the save and its copy too, at one save in --every steps.
+Both by the clock, and by the CPU seconds of the rank: those do not count the time for which others had its core, but
+grow as the clock does where caches and memory are shared; on a machine that is busy otherwise they are the ones to read.
+
+CPU seconds are those of the agent (digests, coding, writes), from save to commit, and per GB of state; what is saved is
+changed by real steps. Beside them one memcpy of the state, and dcp.save, by their own CPU seconds.
+"""
+
+from __future__ import annotations
+
+import os
+
+os.environ["OMP_NUM_THREADS"] = "1"  # before torch
+
+import json
+import pathlib
+import resource
+import shutil
+import statistics
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import nn
+
+import perdure
+from measure import arguments, machine
+
+CODINGS = ("raw", "lossless")
+Both = npt.NDArray[np.float64]  # seconds by the clock, and of CPU
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def pin(pid: int, cores: set[int]) -> None:
+    """Let all threads of a process, and those that they start, run on ``cores`` alone."""
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        os.sched_setaffinity(int(thread), cores)
+
+
+def cpu_s(pid: int) -> float:
+    """The CPU seconds that a process has used."""
+    fields = pathlib.Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def resident_mib(pid: int) -> tuple[float, float]:
+    """What a process has in memory: private to it, and shared."""
+    words = pathlib.Path(f"/proc/{pid}/statm").read_text().split()
+    page = resource.getpagesize() / 2**20
+    return (int(words[1]) - int(words[2])) * page, int(words[2]) * page
+
+
+def now() -> Both:
+    """The clock, and the CPU seconds of all threads of this process."""
+    return np.array([time.perf_counter(), time.process_time()])
+
+
+@dataclass(slots=True)
+class Training:
+    """Steps whose forward and backward are ``batch`` long."""
+
+    mib: int
+    batch: int
+    model: nn.Sequential = field(init=False)
+    optimizer: torch.optim.Optimizer = field(init=False)
+
+    def __post_init__(self) -> None:
+        torch.manual_seed(0)
+        layers = max(1, self.mib // 3 // 4)  # of 1024 x 1024 float32, and two moments each
+        self.model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(layers)))
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+
+    @property
+    def nbytes(self) -> int:
+        return 3 * sum(4 * parameter.numel() for parameter in self.model.parameters())
+
+    def step(self) -> Both:
+        """One step; what it took."""
+        began = now()
+        self.model(torch.randn(self.batch, 1024)).square().mean().backward()
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        return now() - began
+
+
+def measured(coding: str, training: Training, folder: str, *, rounds: int, every: int) -> dict[str, object]:
+    """What saves with ``coding`` do to the steps beside them."""
+    ckpt = perdure.Checkpointer(os.path.join(folder, coding), coding=coding)
+    tree = {"model": training.model, "optimizer": training.optimizer}
+    ckpt.save(0, tree).committed()
+    link = ckpt._link
+    assert link is not None, "the benchmark needs the agent"
+    pid = link.agent_pid
+    pin(pid, {max(os.sched_getaffinity(0) | ALL_CORES)})
+    beside: list[Both] = []
+    still: list[Both] = []
+    all_of_it: list[Both] = []
+    agent_cpu, durable = [], []
+    for number in range(1, rounds + 1):
+        quiet = [training.step() for _ in range(every)]
+        used, began = cpu_s(pid), now()
+        saved = ckpt.save(number, tree)
+        training.step()  # the copy runs beside it, and its optimizer waits for that
+        busy = []
+        while not saved.settled:
+            busy.append(training.step())
+        for _ in range(every - 1 - len(busy)):
+            training.step()
+        whole = (now() - began) / max(every, 1 + len(busy))
+        saved.committed()
+        agent_cpu.append(cpu_s(pid) - used)
+        durable.append(saved.durable_s or 0.0)
+        usual = np.median([*quiet, *(training.step() for _ in range(3))], axis=0)
+        still.append(usual)
+        if busy[:-1]:  # the last one may have gone on when the agent was done
+            beside.append(np.mean(busy[:-1], axis=0) / usual - 1)
+        all_of_it.append(whole / usual - 1)
+        print(".", end="", file=sys.stderr, flush=True)
+    before = cpu_s(pid)
+    time.sleep(IDLE_S)
+    idle = (cpu_s(pid) - before) / IDLE_S
+    private, shared = resident_mib(pid)
+    ckpt.close()
+    gb = training.nbytes / 1e9
+    return {
+        "step_s": rounded(np.median(still, axis=0)),
+        "beside_the_agent": rounded(np.median(beside, axis=0)) if beside else None,
+        "all_of_it": rounded(np.median(all_of_it, axis=0)),
+        "agent_cpu_s_per_gb": round(statistics.median(agent_cpu) / gb, 3),
+        "durable_s_per_gb": round(statistics.median(durable) / gb, 3),
+        "agent_idle_cpu_share": round(idle, 4),
+        "agent_private_mib": round(private, 1),
+        "agent_shared_mib": round(shared, 1),
+        "beside_by_round": [rounded(each) for each in beside],
+    }
+
+
+def rounded(both: Both) -> dict[str, float]:
+    return {"clock": round(float(both[0]), 4), "cpu": round(float(both[1]), 4)}
+
+
+def peers(training: Training, folder: str) -> dict[str, float]:
+    """CPU seconds per GB of one memcpy, and of dcp.save."""
+    state = {name: tensor.detach() for name, tensor in training.model.state_dict().items()}
+    for i, each in enumerate(training.optimizer.state.values()):
+        state |= {f"{i}.{name}": each[name] for name in ("exp_avg", "exp_avg_sq")}
+    copies = {name: tensor.clone() for name, tensor in state.items()}
+    found: dict[str, float] = {}
+    for name in ("memcpy", "dcp.save"):
+        taken = []
+        for _ in range(3):
+            began = time.process_time()
+            if name == "memcpy":
+                for key, tensor in state.items():
+                    copies[key].copy_(tensor)
+            else:
+                shutil.rmtree(os.path.join(folder, "dcp"), ignore_errors=True)
+                dcp.save(state, checkpoint_id=os.path.join(folder, "dcp"))
+            taken.append(time.process_time() - began)
+        found[name] = round(statistics.median(taken) / (training.nbytes / 1e9), 3)
+    return found
+
+
+ALL_CORES = os.sched_getaffinity(0)
+IDLE_S = 3.0
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--mib", type=int, default=384, help="MiB of parameters and moments")
+    parser.add_argument("--batch", type=int, default=16, help="rows of a batch: how long a step is")
+    parser.add_argument("--every", type=int, default=10, help="steps from save to save")
+    parser.add_argument("--dir", help="where to write; a temporary folder unless given")
+    args = parser.parse_args()
+    if len(ALL_CORES) < 2:
+        sys.exit("this needs two cores: one for the rank, one for its agent")
+    os.sched_setaffinity(0, {min(ALL_CORES)})
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    training = Training(args.mib, args.batch)
+    for _ in range(2):
+        training.step()
+    with tempfile.TemporaryDirectory(dir=args.dir, prefix="perdure-bench-") as folder:
+        found = {coding: measured(coding, training, folder, rounds=args.rounds, every=args.every) for coding in CODINGS}
+        cpu = peers(training, folder)
+    print(file=sys.stderr)
+    facts = {"state_bytes": training.nbytes, "every": args.every, "torch": torch.__version__, **machine()}
+    if args.json:
+        print(json.dumps({"question": __doc__.splitlines()[0], "facts": facts, "cpu_s_per_gb": cpu, "codings": found}))
+        return
+    print(__doc__.splitlines()[0])
+    print("  " + ", ".join(f"{name} {value}" for name, value in facts.items()))
+    for coding, values in found.items():
+        print(f"\n{coding}")
+        for name, value in values.items():
+            print(f"  {name:28} {value}")
+    print("\nCPU seconds per GB of others: " + ", ".join(f"{name} {value}" for name, value in cpu.items()))
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
