@@ -2,10 +2,10 @@
 
 One rank on the first core, its agent on the last one. The rank makes steps of AdamW on a model with --mib MiB of
 parameters and moments. In every round, in turn: steps without any save ("still"), and steps one of which is followed by
-a save; those during which the agent hashes, codes and writes that save are "beside the agent". Their mean is compared
-with the "still" ones before and after them. "all of it" counts the save and its copy too, at one save in --every steps.
+a save; those during which the agent hashes, codes and writes that save are "beside the agent". Their median is compared
+with that of the "still" ones. "all of it" counts the save and its copy too, at one save in --every steps.
 Both by the clock, and by the CPU seconds of the rank: those do not count the time for which others had its core, but
-grow as the clock does where caches and memory are shared; on a machine that is busy otherwise they are the ones to read.
+grow as the clock does where caches and memory are shared: on a machine that is busy otherwise, read those.
 
 CPU seconds are those of the agent (digests, coding, writes), from save to commit, and per GB of state; what is saved is
 changed by real steps. Beside them one memcpy of the state, and dcp.save, by their own CPU seconds.
@@ -103,9 +103,9 @@ def measured(coding: str, training: Training, folder: str, *, rounds: int, every
     assert link is not None, "the benchmark needs the agent"
     pid = link.agent_pid
     pin(pid, {max(os.sched_getaffinity(0) | ALL_CORES)})
-    beside: list[Both] = []
+    beside: list[Both] = []  # steps
     still: list[Both] = []
-    all_of_it: list[Both] = []
+    all_of_it: list[Both] = []  # rounds
     agent_cpu, durable = [], []
     for number in range(1, rounds + 1):
         quiet = [training.step() for _ in range(every)]
@@ -121,11 +121,10 @@ def measured(coding: str, training: Training, folder: str, *, rounds: int, every
         saved.committed()
         agent_cpu.append(cpu_s(pid) - used)
         durable.append(saved.durable_s or 0.0)
-        usual = np.median([*quiet, *(training.step() for _ in range(3))], axis=0)
-        still.append(usual)
-        if busy[:-1]:  # the last one may have gone on when the agent was done
-            beside.append(np.mean(busy[:-1], axis=0) / usual - 1)
-        all_of_it.append(whole / usual - 1)
+        quiet += [training.step() for _ in range(3)]
+        still += quiet
+        beside += busy[:-1]  # the last one may have gone on when the agent was done
+        all_of_it.append(whole / np.median(quiet, axis=0) - 1)
         print(".", end="", file=sys.stderr, flush=True)
     before = cpu_s(pid)
     time.sleep(IDLE_S)
@@ -135,14 +134,14 @@ def measured(coding: str, training: Training, folder: str, *, rounds: int, every
     gb = training.nbytes / 1e9
     return {
         "step_s": rounded(np.median(still, axis=0)),
-        "beside_the_agent": rounded(np.median(beside, axis=0)) if beside else None,
+        "beside_the_agent": rounded(np.median(beside, axis=0) / np.median(still, axis=0) - 1) if beside else None,
         "all_of_it": rounded(np.median(all_of_it, axis=0)),
         "agent_cpu_s_per_gb": round(statistics.median(agent_cpu) / gb, 3),
         "durable_s_per_gb": round(statistics.median(durable) / gb, 3),
         "agent_idle_cpu_share": round(idle, 4),
         "agent_private_mib": round(private, 1),
         "agent_shared_mib": round(shared, 1),
-        "beside_by_round": [rounded(each) for each in beside],
+        "steps": {"still": len(still), "beside_the_agent": len(beside)},
     }
 
 

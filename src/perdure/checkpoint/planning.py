@@ -140,17 +140,18 @@ class Sampled:
         return Sample(tensor=self.tensor, digest=digest(self.memory.view()))
 
 
-def sampled(plan: SavePlan, capture: Capture, seq: int) -> Sampled | None:
-    """Choose the tile, another at each save; None if no piece is held by several ranks."""
+def sampled(plan: SavePlan, capture: Capture, seq: int) -> list[Sampled]:
+    """Choose the tiles to compare, others at each save; none if no piece is held by several ranks."""
     if not plan.replicas:
-        return None
+        return []
     turn, which = divmod(seq, len(plan.replicas))
     name, box = plan.replicas[which]
+    found = []
     for item in capture.tensors:
         if item.name == name and not item.local:
             for held in item.held:
                 if held.box == box:
                     nbytes = held.memory.nbytes
                     start = turn % max(1, n_tiles(nbytes)) * TILE_BYTES
-                    return Sampled(name, held.memory.part(start, min(start + TILE_BYTES, nbytes)), item.owned)
-    return None
+                    found.append(Sampled(name, held.memory.part(start, min(start + TILE_BYTES, nbytes)), item.owned))
+    return found

@@ -46,7 +46,7 @@ class Stager:
         self._copied = threading.Event()
         self._copied.set()
         self._copying: tuple[Saved, Copying] | None = None
-        self._tile: Segment | None = None
+        self._tiles: Segment | None = None
 
     def start(self, *, link: AgentLink | None) -> None:
         """The ranks have met."""
@@ -85,18 +85,13 @@ class Stager:
             item = capture.tensors[write.tensor]
             if write.nbytes:
                 blocks[item.owned].append(Block(item.name, item.held[write.piece].memory, segment, write.start))
-        tile = sampled(plan, capture, saved.seq)
-        mixed = any(block.memory.device for block in blocks[True])  # then the device alone holds the next step back
-        if tile is not None and (tile.memory.device or (tile.owned and mixed)):
-            block, fetched = self._fetch(tile)
-            blocks[tile.owned].append(block)
-            tile = fetched
+        tiles = self._aside(sampled(plan, capture, saved.seq), blocks)
         try:
             copying = self._copier.begin(blocks[False], blocks[True])
         except BaseException:
             release()
             raise
-        samples = [] if tile is None or tile.owned else [tile.sample()]  # now: the next forward may change it
+        samples = [tile.sample() for tile in tiles if not tile.owned]  # now: the next forward may change them
         shared = {item.key: digest(msgspec.json.encode(item.value)) for item in capture.values if not item.local}
 
         copied = self._copied = threading.Event()
@@ -105,7 +100,7 @@ class Stager:
         def finish() -> None:
             try:
                 copying.finish()
-                both = samples if tile is None or not tile.owned else [tile.sample()]
+                both = samples + [tile.sample() for tile in tiles if tile.owned]
             except BaseException:
                 release()
                 raise
@@ -120,12 +115,19 @@ class Stager:
 
         self._thread.submit(finish, lambda error: self._flights.stage_failed(flight, error))
 
-    def _fetch(self, tile: Sampled) -> tuple[Block, Sampled]:
-        """A tile that cannot be read later: what puts it aside, and the tile as it lies there once all is copied."""
-        if self._tile is None:
-            self._tile = Segment.create(TILE_BYTES, label="tile")
-        here = Memory(self._tile.address, tile.memory.nbytes, self._tile)
-        return Block(tile.tensor, tile.memory, self._tile, 0), Sampled(tile.tensor, here, owned=True)
+    def _aside(self, tiles: list[Sampled], blocks: dict[bool, list[Block]]) -> list[Sampled]:
+        """``tiles``, those that cannot be read later as they will lie aside once all is copied; ``blocks`` do that."""
+        mixed = any(block.memory.device for block in blocks[True])  # then the device alone holds the next step back
+        found = []
+        for i, tile in enumerate(tiles):
+            if tile.memory.device or (tile.owned and mixed):
+                if self._tiles is None or self._tiles.nbytes < len(tiles) * TILE_BYTES:
+                    self._tiles = Segment.create(len(tiles) * TILE_BYTES, label="tiles")
+                blocks[tile.owned].append(Block(tile.tensor, tile.memory, self._tiles, i * TILE_BYTES))
+                here = Memory(self._tiles.address + i * TILE_BYTES, tile.memory.nbytes, self._tiles)
+                tile = Sampled(tile.tensor, here, owned=True)
+            found.append(tile)
+        return found
 
     def _segment(self, flight: Flight, plan: SavePlan) -> tuple[Segment, Callable[[], None]]:
         nbytes = plan.total_nbytes

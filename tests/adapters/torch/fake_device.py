@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -117,13 +117,9 @@ class FakeDevice:
                     did = stream.run() or did
 
 
-def on_fake_device(blocks: Sequence[LocalBlock]) -> tuple[tuple[Held, ...], bool]:
+def on_fake_device(block: LocalBlock) -> tuple[Held, bool]:
     """`held_for_saving`, as if all tensors with dims lay on a device; an optimizer's counts lie on the host."""
-    held, live = [], True
-    for block in blocks:
-        here, is_live = held_now(block)
-        if block.view.dim():
-            here = Held(here.box, replace(here.memory, device="fake:0"))
-        held.append(here)
-        live = live and is_live
-    return tuple(held), live
+    held, live = held_now(block)
+    if block.view.dim():
+        held = Held(held.box, replace(held.memory, device="fake:0"))
+    return held, live

@@ -296,11 +296,11 @@ def test_ranks_compare_what_they_hold_in_common_on_their_devices(tmp_path: Path,
 @gpu
 def test_on_a_gpu_tensors_stay_where_they_are_until_they_are_copied() -> None:
     whole = torch.arange(12.0, device="cuda").reshape(3, 4)
-    held, live = held_for_saving(blocks_of(whole, name="w"))
-    assert (held[0].memory.address, held[0].memory.device, live) == (whole.data_ptr(), "cuda:0", True)
-    held, live = held_for_saving(blocks_of(whole.t(), name="w"))
+    held, live = held_for_saving(blocks_of(whole, name="w")[0])
+    assert (held.memory.address, held.memory.device, live) == (whole.data_ptr(), "cuda:0", True)
+    held, live = held_for_saving(blocks_of(whole.t(), name="w")[0])
     assert not live
-    assert held[0].memory.owner.tolist() == whole.t().tolist()
+    assert held.memory.owner.tolist() == whole.t().tolist()
 
 
 @gpu

@@ -111,17 +111,14 @@ class Cuda:
         runtime.cudaHostUnregister(address)
 
 
-def held_for_saving(blocks: Sequence[LocalBlock]) -> tuple[tuple[Held, ...], bool]:
-    """The memory of ``blocks`` as the copier takes it, and whether all of it is live.
+def held_for_saving(block: LocalBlock) -> tuple[Held, bool]:
+    """The memory of ``block`` as the copier takes it, and whether it is live; `held_now` with devices.
 
     What lies on a CUDA device stays there; what is not contiguous is packed where it lies.
     """
-    found = [_on_device(block) if block.view.device.type == "cuda" else held_now(block) for block in blocks]
-    return tuple(held for held, _ in found), all(live for _, live in found)
-
-
-def _on_device(block: LocalBlock) -> tuple[Held, bool]:
     view = block.view
+    if view.device.type != "cuda":
+        return held_now(block)
     live = view.is_contiguous() and not (view.is_conj() or view.is_neg() or view._is_zerotensor())
     if not live:
         view = view.clone() if view._is_zerotensor() else view.resolve_conj().resolve_neg()

@@ -22,12 +22,11 @@ from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.modules import ModuleState, modules_of, parameter_names
 from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.optimizers import capture_optimizer, prepare_optimizer
-from perdure.adapters.torch.target import Target
-from perdure.adapters.torch.tensors import blocks_of, dtype_name
+from perdure.adapters.torch.target import Target, TensorSink
 from perdure.adapters.torch.tree import inner_key, is_stateful, leaves
 from perdure.errors import CallError, NotSerializable, StateMismatch
 from perdure.state.index import Catalog
-from perdure.state.items import Capture, TensorItem, ValueItem
+from perdure.state.items import Capture, Held, TensorItem, ValueItem
 from perdure.state.scopes import OnResize, RankLocal
 from perdure.state.values import encode_value
 
@@ -186,9 +185,10 @@ class _Collect:
             self.now[name] = known
             self.tensors.append(known.item)
             return
-        held, live = held_for_saving(blocks_of(tensor, name=name))
-        dtype, shape = dtype_name(tensor.dtype), tuple(tensor.shape)
-        item = TensorItem(name, dtype, shape, held, aliases, local, mine and live, on_resize, alike)
+        sink = TensorSink.of(name, tensor, held=held_for_saving)
+        live = all(part.live for part in sink.parts)
+        held = tuple(Held(part.box, part.memory) for part in sink.parts)
+        item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, mine and live, on_resize, alike)
         self.tensors.append(item)
         if live:
             self.now[name] = _Known(tensor, _facts(tensor, more), item)
