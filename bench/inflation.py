@@ -1,9 +1,10 @@
 """What does saving cost the training beside it: how much longer is a step while the agent works, and what CPU is used?
 
-One rank on the first core, its agent on the last one. The rank makes steps of AdamW on a model with --mib MiB of
-parameters and moments. In every round, in turn: steps without any save ("still"), and steps one of which is followed by
-a save; those during which the agent hashes, codes and writes that save are "beside the agent". Their median is compared
-with that of the "still" ones. "all of it" counts the save and its copy too, at one save in --every steps.
+One rank on the first core, its agent on the last one. The rank makes steps of AdamW on a small model; most of the --mib
+MiB that it saves are other tensors, so that the agent is at work for several steps. In every round, in turn: steps
+without any save ("still"), and steps one of which is followed by a save; those during which the agent hashes, codes and
+writes that save are "beside the agent". Their median is compared with that of the "still" ones. "all of it" counts the
+save and its copy too, at one save in --every steps.
 Both by the clock, and by the CPU seconds of the rank: those do not count the time for which others had its core, but
 grow as the clock does where caches and memory are shared: on a machine that is busy otherwise, read those.
 
@@ -39,6 +40,7 @@ from measure import arguments, machine
 
 CODINGS = ("raw", "lossless")
 Both = npt.NDArray[np.float64]  # seconds by the clock, and of CPU
+LAYERS = 6
 TICKS = os.sysconf("SC_CLK_TCK")
 
 
@@ -74,16 +76,27 @@ class Training:
     batch: int
     model: nn.Sequential = field(init=False)
     optimizer: torch.optim.Optimizer = field(init=False)
+    more: dict[str, torch.Tensor] = field(init=False)
 
     def __post_init__(self) -> None:
         torch.manual_seed(0)
-        layers = max(1, self.mib // 3 // 4)  # of 1024 x 1024 float32, and two moments each
-        self.model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(layers)))
+        self.model = nn.Sequential(*(nn.Linear(1024, 1024, bias=False) for _ in range(LAYERS)))
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=1e-4, fused=True)
+        self.more = {f"w{i}": torch.randn(1 << 20) * 0.02 for i in range(max(1, self.mib // 4 - 3 * LAYERS))}
 
     @property
     def nbytes(self) -> int:
-        return 3 * sum(4 * parameter.numel() for parameter in self.model.parameters())
+        return 4 * (
+            3 * sum(each.numel() for each in self.model.parameters()) + sum(map(torch.numel, self.more.values()))
+        )
+
+    def change_more(self) -> None:
+        """As an optimizer would."""
+        for tensor in self.more.values():
+            tensor.add_(torch.randn(tensor.shape), alpha=2e-6)
+
+    def tree(self) -> dict[str, object]:
+        return {"model": self.model, "optimizer": self.optimizer, "more": self.more}
 
     def step(self) -> Both:
         """One step; what it took."""
@@ -97,7 +110,7 @@ class Training:
 def measured(coding: str, training: Training, folder: str, *, rounds: int, every: int) -> dict[str, object]:
     """What saves with ``coding`` do to the steps beside them."""
     ckpt = perdure.Checkpointer(os.path.join(folder, coding), coding=coding)
-    tree = {"model": training.model, "optimizer": training.optimizer}
+    tree = training.tree()
     ckpt.save(0, tree).committed()
     link = ckpt._link
     assert link is not None, "the benchmark needs the agent"
@@ -108,6 +121,7 @@ def measured(coding: str, training: Training, folder: str, *, rounds: int, every
     all_of_it: list[Both] = []  # rounds
     agent_cpu, durable = [], []
     for number in range(1, rounds + 1):
+        training.change_more()
         quiet = [training.step() for _ in range(every)]
         used, began = cpu_s(pid), now()
         saved = ckpt.save(number, tree)
@@ -151,7 +165,7 @@ def rounded(both: Both) -> dict[str, float]:
 
 def peers(training: Training, folder: str) -> dict[str, float]:
     """CPU seconds per GB of one memcpy, and of dcp.save."""
-    state = {name: tensor.detach() for name, tensor in training.model.state_dict().items()}
+    state = {name: tensor.detach() for name, tensor in training.model.state_dict().items()} | training.more
     for i, each in enumerate(training.optimizer.state.values()):
         state |= {f"{i}.{name}": each[name] for name in ("exp_avg", "exp_avg_sq")}
     copies = {name: tensor.clone() for name, tensor in state.items()}
@@ -177,9 +191,10 @@ IDLE_S = 3.0
 
 def main() -> None:
     parser = arguments(__doc__)
-    parser.add_argument("--mib", type=int, default=384, help="MiB of parameters and moments")
-    parser.add_argument("--batch", type=int, default=16, help="rows of a batch: how long a step is")
+    parser.add_argument("--mib", type=int, default=384, help="MiB of state")
+    parser.add_argument("--batch", type=int, default=64, help="rows of a batch: how long a step is")
     parser.add_argument("--every", type=int, default=10, help="steps from save to save")
+    parser.add_argument("--coding", choices=CODINGS, action="append", help="how tensors are stored; by default all")
     parser.add_argument("--dir", help="where to write; a temporary folder unless given")
     args = parser.parse_args()
     if len(ALL_CORES) < 2:
@@ -191,7 +206,10 @@ def main() -> None:
     for _ in range(2):
         training.step()
     with tempfile.TemporaryDirectory(dir=args.dir, prefix="perdure-bench-") as folder:
-        found = {coding: measured(coding, training, folder, rounds=args.rounds, every=args.every) for coding in CODINGS}
+        found = {
+            coding: measured(coding, training, folder, rounds=args.rounds, every=args.every)
+            for coding in args.coding or CODINGS
+        }
         cpu = peers(training, folder)
     print(file=sys.stderr)
     facts = {"state_bytes": training.nbytes, "every": args.every, "torch": torch.__version__, **machine()}
