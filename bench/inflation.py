@@ -3,8 +3,10 @@
 One rank on the first core, its agent on the last one. The rank makes steps of AdamW on a small model; most of the --mib
 MiB that it saves are other tensors, so that the agent is at work for several steps. In every round, in turn: steps
 without any save ("still"), and steps one of which is followed by a save; those during which the agent hashes, codes and
-writes that save are "beside the agent". Their median is compared with that of the "still" ones. "all of it" counts the
-save and its copy too, at one save in --every steps.
+writes that save are "beside the agent"; and steps "beside a spin", while a loop that touches no memory has the agent's
+core: what that costs is this machine's doing (other work moves to the rank's core, clocks go down) and no agent's. The
+medians are compared with that of the "still" ones. "all of it" counts the save and its copy too, at one save in --every
+steps.
 Both by the clock, and by the CPU seconds of the rank: those do not count the time for which others had its core, but
 grow as the clock does where caches and memory are shared: on a machine that is busy otherwise, read those.
 
@@ -18,11 +20,14 @@ import os
 
 os.environ["OMP_NUM_THREADS"] = "1"  # before torch
 
+import contextlib
 import json
 import pathlib
 import resource
 import shutil
+import signal
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -107,7 +112,9 @@ class Training:
         return now() - began
 
 
-def measured(coding: str, training: Training, folder: str, *, rounds: int, every: int) -> dict[str, object]:
+def measured(
+    coding: str, training: Training, folder: str, spin: subprocess.Popen[bytes], *, rounds: int, every: int
+) -> dict[str, object]:
     """What saves with ``coding`` do to the steps beside them."""
     ckpt = perdure.Checkpointer(os.path.join(folder, coding), coding=coding)
     tree = training.tree()
@@ -115,13 +122,17 @@ def measured(coding: str, training: Training, folder: str, *, rounds: int, every
     link = ckpt._link
     assert link is not None, "the benchmark needs the agent"
     pid = link.agent_pid
-    pin(pid, {max(os.sched_getaffinity(0) | ALL_CORES)})
+    pin(pid, {max(ALL_CORES)})
     beside: list[Both] = []  # steps
     still: list[Both] = []
+    beside_spin: list[Both] = []
     all_of_it: list[Both] = []  # rounds
     agent_cpu, durable = [], []
     for number in range(1, rounds + 1):
         training.change_more()
+        os.kill(spin.pid, signal.SIGCONT)
+        beside_spin += [training.step() for _ in range(max(3, every // 2))]
+        os.kill(spin.pid, signal.SIGSTOP)
         quiet = [training.step() for _ in range(every)]
         used, began = cpu_s(pid), now()
         saved = ckpt.save(number, tree)
@@ -149,13 +160,14 @@ def measured(coding: str, training: Training, folder: str, *, rounds: int, every
     return {
         "step_s": rounded(np.median(still, axis=0)),
         "beside_the_agent": rounded(np.median(beside, axis=0) / np.median(still, axis=0) - 1) if beside else None,
+        "beside_a_spin": rounded(np.median(beside_spin, axis=0) / np.median(still, axis=0) - 1),
         "all_of_it": rounded(np.median(all_of_it, axis=0)),
         "agent_cpu_s_per_gb": round(statistics.median(agent_cpu) / gb, 3),
         "durable_s_per_gb": round(statistics.median(durable) / gb, 3),
         "agent_idle_cpu_share": round(idle, 4),
         "agent_private_mib": round(private, 1),
         "agent_shared_mib": round(shared, 1),
-        "steps": {"still": len(still), "beside_the_agent": len(beside)},
+        "steps": {"still": len(still), "agent": len(beside), "spin": len(beside_spin)},
     }
 
 
@@ -205,9 +217,14 @@ def main() -> None:
     training = Training(args.mib, args.batch)
     for _ in range(2):
         training.step()
-    with tempfile.TemporaryDirectory(dir=args.dir, prefix="perdure-bench-") as folder:
+    spin = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    pin(spin.pid, {max(ALL_CORES)})
+    os.kill(spin.pid, signal.SIGSTOP)
+    with tempfile.TemporaryDirectory(dir=args.dir, prefix="perdure-bench-") as folder, contextlib.ExitStack() as stack:
+        stack.callback(spin.wait)
+        stack.callback(spin.kill)
         found = {
-            coding: measured(coding, training, folder, rounds=args.rounds, every=args.every)
+            coding: measured(coding, training, folder, spin, rounds=args.rounds, every=args.every)
             for coding in args.coding or CODINGS
         }
         cpu = peers(training, folder)
