@@ -108,8 +108,9 @@ def main() -> None:
     else:
         mine = dist.get_rank() == args.fault_rank
         ckpt.engage()
-        ckpt._store = Reads(ckpt._store, args.fault if mine else "", near=args.near)  # type: ignore[assignment]
-        ckpt._run = None
+        opened = ckpt._run
+        store = opened._store = Reads(opened._store, args.fault if mine else "", near=args.near)
+        opened._run = None
         pathlib.Path("/proc/self/clear_refs").write_text("5")
         before = most_memory()
         try:
@@ -118,7 +119,7 @@ def main() -> None:
             print(f"E {type(error).__name__} {error}", flush=True)
             os._exit(3)
         print(f"M {most_memory() - before}", flush=True)
-        print(f"B {ckpt._store.nbytes}", flush=True)  # type: ignore[attr-defined]
+        print(f"B {store.nbytes}", flush=True)
         print(f"R {step} {digest(tree)}", flush=True)
     ckpt.close()
     print(f"D 1 {digest(tree)}", flush=True)
