@@ -15,6 +15,11 @@ __all__ = ["Framework", "Target"]
 class Target(Protocol):
     """Where a restore writes; made by `Framework.prepare`."""
 
+    @property
+    def partial(self) -> bool:
+        """Whether other ranks may hold what this one does not: stages of a pipeline, flat slices."""
+        ...
+
     def items(self, catalog: Catalog, *, rank: int, world: int) -> tuple[TensorItem, ...]:
         """The tensors to fill."""
         ...

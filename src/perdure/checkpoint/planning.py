@@ -6,23 +6,27 @@ Ranks exchange that once, and again only when the set of tensors has changed; ot
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 
 from perdure.checkpoint.framework import Framework
+from perdure.checkpoint.holders import check_names
 from perdure.checkpoint.messages import Sample
 from perdure.clock import Deadline
 from perdure.codec.digest import TILE_BYTES, digest, n_tiles
-from perdure.errors import CallError, PerdureError, StateMismatch, from_wire, to_wire
+from perdure.errors import CallError, PerdureError, from_wire, to_wire
 from perdure.fabric import Fabric
+from perdure.layout import Box
 from perdure.process.environ import Placement
 from perdure.state.items import Capture
 from perdure.state.save import Offer, SavePlan, offer, settle
 from perdure.store import Run
 
 __all__ = ["Planner", "sample"]
+
+_TIED = 16  # pieces that stages share and that are compared at a save
 
 
 class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -90,7 +94,7 @@ class Planner:
         for each in told:
             if each.error is not None:
                 raise from_wire(each.error)
-        _check_same_names([each.offer for each in told])
+        check_names([each.offer for each in told])
         plan = settle([each.offer for each in told], rank=self._fabric.rank)
         agreed = told[0].epoch
         assert agreed is not None, "rank 0 claimed an epoch or told why not"
@@ -105,38 +109,28 @@ class Planner:
         return [msgspec.json.decode(each, type=_Exchange) for each in told]
 
 
-def _check_same_names(offers: Sequence[Offer]) -> None:
-    """Raise `StateMismatch` unless all ranks hold the same names in common: else none could restore what was saved."""
-    for kind, names in (
-        ("tensor", [{each.name for each in one.tensors if not each.local} for one in offers]),
-        ("value", [{key for key, local in one.values if not local} for one in offers]),
-    ):
-        for rank, mine in enumerate(names):
-            missing, extra = sorted(names[0] - mine), sorted(mine - names[0])
-            if missing or extra:
-                name, has, lacks = (missing[0], 0, rank) if missing else (extra[0], rank, 0)
-                raise StateMismatch(
-                    f"the {kind} {name} is in the state of rank {has} but not of rank {lacks}; save the same names on "
-                    "every rank, and give what differs by intent as perdure.RankLocal(...)",
-                    missing=missing,
-                    unexpected=extra,
-                )
-
-
 def sample(plan: SavePlan, capture: Capture, seq: int, *, owned: bool) -> list[Sample]:
-    """The digest of one tile of one replicated piece, another at each save, as this rank holds it.
+    """Digests of one tile of one replicated piece, and of some that stages share, others at each save, as held here.
 
-    Nothing if the piece belongs to a tensor that is not ``owned`` as asked: what is owned may be read until the fence.
+    Nothing of tensors that are not ``owned`` as asked: what is owned may be read until the fence.
     """
-    if not plan.replicas:
-        return []
-    turn, which = divmod(seq, len(plan.replicas))
-    name, box = plan.replicas[which]
-    for item in capture.tensors:
-        if item.name == name and not item.local and item.owned is owned:
-            for held in item.held:
-                if held.box == box:
-                    view = held.memory.view()
-                    start = turn % max(1, n_tiles(view.nbytes)) * TILE_BYTES
-                    return [Sample(tensor=name, digest=digest(view[start : start + TILE_BYTES]))]
-    return []
+    chosen = dict(_turns(plan.replicas, seq, most=1)) | dict(_turns(plan.tied, seq, most=_TIED))
+    found = []
+    for item in capture.tensors if chosen else ():
+        if item.name not in chosen or item.local or item.owned is not owned:
+            continue
+        box, turn = chosen[item.name]
+        for held in item.held:
+            if held.box == box:
+                view = held.memory.view()
+                start = turn % max(1, n_tiles(view.nbytes)) * TILE_BYTES
+                found.append(Sample(tensor=item.name, digest=digest(view[start : start + TILE_BYTES])))
+    return found
+
+
+def _turns(pieces: Sequence[tuple[str, Box]], seq: int, *, most: int) -> Iterator[tuple[str, tuple[Box, int]]]:
+    """The pieces whose turn it is, and how often each has had it."""
+    for i in range(min(most, len(pieces))):
+        turn, which = divmod(seq * most + i, len(pieces))
+        name, box = pieces[which]
+        yield name, (box, turn)

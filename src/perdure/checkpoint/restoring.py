@@ -39,6 +39,7 @@ from perdure.errors import (
 from perdure.events import Restored
 from perdure.fabric import Fabric
 from perdure.state.catalogs import catalog_of
+from perdure.state.claims import check_claims, claims
 from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, Match, PackSource, load, match
@@ -84,6 +85,8 @@ class _Opened:
     target: Target
     matches: list[Match]
     notes: tuple[str, ...]
+    claims: str | None
+    """what this rank wants, where others may want the rest"""
 
 
 class Restoring:
@@ -126,6 +129,8 @@ class Restoring:
             tried.add((candidate.slot, candidate.session, candidate.seq))
             last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
             try:
+                if last is None and opened is not None:
+                    last = self._unclaimed(opened)
                 if last is None and opened is not None:
                     written = True
                     last, report = self._vote(lambda o=opened: self._load(o))  # type: ignore[misc]
@@ -258,8 +263,19 @@ class Restoring:
         target = self._framework.prepare(tree, catalog)
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
-        matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
-        return _Opened(catalog, disk, memory, target, matches, notes)
+        keys, partial = target.value_keys(), target.partial
+        matches = match(catalog, items, keys, rank=rank, world=world, partial=partial)
+        wanted = claims(catalog, matches, keys) if partial else None
+        return _Opened(catalog, disk, memory, target, matches, notes, wanted)
+
+    def _unclaimed(self, opened: _Opened) -> PerdureError | None:
+        """Why the ranks do not want all that was saved, where none of them wants all; the same on every rank."""
+        told = self._gather(opened.claims, "all ranks to restore")
+        try:
+            check_claims(opened.catalog, told)
+        except PerdureError as error:
+            return error
+        return None
 
     def _in_memory(self, candidate: Candidate) -> StepMemory:
         """What agents hold of a candidate: the own one first, others for what it lacks."""
