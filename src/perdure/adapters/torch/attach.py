@@ -24,9 +24,11 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.checkpointer import Checkpointer
+from perdure.adapters.torch.flat_slices import flat_slices
 from perdure.adapters.torch.loader import is_resumable, make_resumable
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
+from perdure.adapters.torch.views import View
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.rhythm import GPU_HOURS_BETWEEN_FAILURES, Rhythm
 from perdure.checkpoint.saved import Saved
@@ -42,7 +44,7 @@ _FAILING_S = 20.0  # that a rank which fails may wait until the others have stag
 
 
 def attach(
-    model: torch.nn.Module,
+    model: torch.nn.Module | View,
     optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
     *,
     to: str | os.PathLike[str],
@@ -67,9 +69,10 @@ def attach(
     alone, which costs no I/O and outlives ranks (and, of several nodes, any one node).
 
     Called once by every rank, after the process group, the model (wrapped, sharded) and the optimizer are made and
-    before the loop. ``loader`` is a plain ``DataLoader`` (given a seeded, sharded, resumable sampler; ``seed`` orders
-    it) or anything with ``state_dict``; ``scheduler`` and the values of ``extra`` are anything with ``state_dict``,
-    tensors, or `RankLocal`. Random generators are saved rank by rank. ``step`` restores that step and no other.
+    before the loop. ``model`` may be a `View` of one; on the ranks of a pipeline it is a `Stage`. ``loader`` is a plain
+    ``DataLoader`` (given a seeded, sharded, resumable sampler; ``seed`` orders it) or anything with ``state_dict``;
+    ``scheduler`` and the values of ``extra`` are anything with ``state_dict``, tensors, or `RankLocal`. Random
+    generators are saved rank by rank. ``step`` restores that step and no other.
     ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
     ``coding="lossless"`` stores tensors compressed, bit for bit.
 
@@ -104,7 +107,8 @@ def attach(
         if name in tree or name == "run":
             raise CallError(f"extra may not be called {name!r}; attach saves that itself", key=name)
         inner = value.value if isinstance(value, RankLocal) else value
-        if not isinstance(inner, torch.nn.Module | torch.Tensor | dict) and not is_stateful(inner):
+        given = isinstance(inner, torch.nn.Module | View | torch.Tensor | dict) or bool(flat_slices(inner))
+        if not given and not is_stateful(inner):
             raise CallError(
                 f"extra[{name!r}] is a {type(inner).__name__}, which cannot be put back in place; hold it in a dict: "
                 f"extra={{{name!r}: {{'value': ...}}}}",
@@ -125,7 +129,7 @@ def attach(
         tell=lambda text: ckpt.tell(Notice(text=text)),
     )
     run = Run(ckpt, tree, rhythm=rhythm, rng=rng)
-    run.begin(model, optimizers, loader, step=step, where=str(to))
+    run.begin(model.module if isinstance(model, View) else model, optimizers, loader, step=step, where=str(to))
     return run
 
 
