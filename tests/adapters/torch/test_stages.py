@@ -14,7 +14,7 @@ import torch.distributed as dist
 from torch import nn
 
 import perdure
-from perdure.errors import PerdureError, ReplicaMismatch, StateMismatch
+from perdure.errors import CallError, PerdureError, ReplicaMismatch, StateMismatch
 from perdure.events import Log
 from perdure.layout import shift_layer
 
@@ -96,12 +96,30 @@ def test_attach_watches_over_stages_and_other_splits_go_on_from_the_agents_memor
         assert run.step == steps.start
         for step in steps:
             piped.train(step)
+            run.cut()
         run.close()
         return piped.contents()
 
     expected = uninterrupted(5)
     assert joined(gloo.run(2, partial(work, plan(3, 6), range(3)))) == expected[2]
     assert joined(gloo.run(3, partial(work, plan(1, 5, 6), range(3, 5)))) == expected[4]
+
+
+def test_attach_asks_a_stage_that_draws_from_no_loader_where_its_iterations_end(tmp_path: Path, unhooked: None) -> None:
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(model.parameters())
+    run = perdure.attach(perdure.Stage(model, 0, 1), optimizer, to=tmp_path, every=5, agent=False)
+
+    def train() -> None:
+        model(torch.ones(1, 2)).sum().backward()
+        optimizer.step()
+
+    train()
+    with pytest.raises(CallError, match=r"call run.cut\(\) at the end of each"):
+        train()
+    run.cut()
+    train()
+    run.close()
 
 
 def saving(**more: Any) -> Callable[[Path], str]:

@@ -28,7 +28,7 @@ from perdure.adapters.torch.flat_slices import flat_slices
 from perdure.adapters.torch.loader import is_resumable, make_resumable
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
-from perdure.adapters.torch.views import View
+from perdure.adapters.torch.views import Stage, View
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.rhythm import GPU_HOURS_BETWEEN_FAILURES, Rhythm
 from perdure.checkpoint.saved import Saved
@@ -69,8 +69,9 @@ def attach(
     alone, which costs no I/O and outlives ranks (and, of several nodes, any one node).
 
     Called once by every rank, after the process group, the model (wrapped, sharded) and the optimizer are made and
-    before the loop. ``model`` may be a `View` of one; on the ranks of a pipeline it is a `Stage`. ``loader`` is a plain
-    ``DataLoader`` (given a seeded, sharded, resumable sampler; ``seed`` orders it) or anything with ``state_dict``;
+    before the loop. ``model`` may be a `View` of one; on the ranks of a pipeline it is a `Stage`, and ranks that draw
+    from no loader call ``run.cut()`` at the end of each iteration. ``loader`` is a plain ``DataLoader`` (given a
+    seeded, sharded, resumable sampler; ``seed`` orders it) or anything with ``state_dict``;
     ``scheduler`` and the values of ``extra`` are anything with ``state_dict``, tensors, or `RankLocal`. Random
     generators are saved rank by rank. ``step`` restores that step and no other.
     ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
@@ -180,6 +181,9 @@ class Run:
         self._signal: int | None = None
         self._stepping = False
         self._draws = False
+        self._began = 0
+        self._told = False  # by `cut`, where an iteration ends
+        self._staged = False
         self._version = 0  # of the model's parameters after the last step
         self._loop_changes = False  # between an optimizer step and the cut, as weight clipping does
         self._model: torch.nn.Module = torch.nn.Module()
@@ -209,6 +213,7 @@ class Run:
     ) -> None:
         """Meet the others, restore, and hook the loop; called by `attach`."""
         self._tree["run"] = self
+        self._staged = isinstance(self._tree["model"], Stage)
         self._hook_failures()
         ckpt = self.checkpointer
         ckpt.engage()
@@ -223,6 +228,7 @@ class Run:
             ckpt.tell(RestoreSkipped(where=where))
         else:
             self._saved_at = self.step
+            self._began = self.step
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
         self._model = model
         self._version = self._model_version()
@@ -237,6 +243,14 @@ class Run:
             loader.before_draw = self._before_draw
         self._hook_exit()
         self._enter(Phase.FORWARD)
+
+    def cut(self) -> None:
+        """The iteration ends here: for the ranks of a pipeline that draw from no loader. Called by them in every one.
+
+        A stage's forward waits for the stage before it, which would wait for all ranks at its own.
+        """
+        self._told = True
+        self._cut()
 
     def close(self) -> None:
         """Save the last step if it is not saved, wait until all saves are durable, let go of the agent.
@@ -275,9 +289,17 @@ class Run:
     def _before_forward(self) -> None:
         """Where nothing is drawn an iteration ends at the next forward that trains; evaluations are part of it."""
         if not self._draws and torch.is_grad_enabled() and self._model.training:
-            self._cut()
+            if self._staged:
+                self._resume_generators()
+            else:
+                self._cut()
 
     def _before_step(self, *_: Any) -> None:
+        if self._staged and not (self._draws or self._told or self.step == self._began):
+            raise CallError(
+                "this rank is a stage of a pipeline and draws from no loader, so nobody knows where its iterations "
+                "end; call run.cut() at the end of each, or give attach a loader that the loop draws from on this rank"
+            )
         self.checkpointer.fence()
         self._stepping = True
         self._enter(Phase.STEP)
@@ -300,9 +322,7 @@ class Run:
             return
         self._cut_at = self.step
         self._loop_changes = self._loop_changes or self._model_version() != self._version
-        if self._pending_rng is not None:
-            self._rng.load_state_dict(self._pending_rng)
-            self._pending_rng = None
+        self._resume_generators()
         if self._last is not None and isinstance(self._last.error, Superseded):
             raise self._last.error
         stop = self._should_stop()
@@ -327,6 +347,11 @@ class Run:
             self._enter(Phase.FORWARD)
         if stop:
             self._stop()
+
+    def _resume_generators(self) -> None:
+        if self._pending_rng is not None:
+            self._rng.load_state_dict(self._pending_rng)
+            self._pending_rng = None
 
     def _should_stop(self) -> bool:
         if self._agreement is not None:
