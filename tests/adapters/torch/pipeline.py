@@ -15,7 +15,7 @@ from perdure.layout import shift_layer
 
 from .trips import bits
 
-__all__ = ["LAYERS", "Piped", "Plain", "contents", "plan"]
+__all__ = ["LAYERS", "Piped", "Plain", "contents", "optimizer_of", "plan"]
 
 LAYERS = 6
 WIDTH, WORDS = 4, 7

@@ -12,6 +12,8 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 
 import perdure
 from perdure.errors import CallError, PerdureError, ReplicaMismatch, StateMismatch
@@ -20,7 +22,8 @@ from perdure.layout import shift_layer
 
 from . import gloo
 from .conftest import SHORT
-from .pipeline import LAYERS, Piped, Plain, plan
+from .pipeline import LAYERS, Piped, Plain, optimizer_of, plan
+from .trips import bits
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -80,6 +83,38 @@ def test_a_training_goes_through_any_splits_as_if_it_had_never_been_split(tmp_pa
     whole = perdure.load(tmp_path)
     assert {f"model.layers.{i}.weight" for i in range(LAYERS)} <= whole.keys()
     assert whole["model.head.weight"].data_ptr() == whole["model.embed.weight"].data_ptr()
+
+
+def test_stages_may_be_sharded(tmp_path: Path) -> None:
+    """PP 2 x FSDP 2, then FSDP 3 of all, then PP 3, then PP 2 x FSDP 2 cut elsewhere."""
+
+    def work(step: int, stages: list[tuple[int, int]], dp: int) -> None:
+        mesh = init_device_mesh("cpu", (dp, len(stages)), mesh_dim_names=("dp", "pp"))
+        rank = mesh.get_local_rank("pp")
+        first, last = stages[rank]
+        model = Plain(first, last, seed=step)
+        for part in [*model.layers, model] if dp > 1 else []:
+            fully_shard(part, mesh=mesh["dp"])
+        optimizer = optimizer_of(model)
+        for each in model.parameters():
+            each.grad = each.detach().clone()
+        optimizer.step()
+        named = {"names": partial(shift_layer, by=first), "tied": {"head.weight": "embed.weight"}}
+        stage = perdure.Stage(model, rank, len(stages), **named) if len(stages) > 1 else model
+        tree = {"model": stage, "optimizer": optimizer}
+        ckpt = opened(tmp_path)
+        assert ckpt.restore(tree) == (step - 1 or None)
+        ckpt.save(step, tree).committed()
+        ckpt.close()
+
+    lives = [(plan(3, 6), 2), (plan(6), 3), (plan(1, 4, 6), 1), (plan(2, 6), 2)]
+    first: dict[str, bytes] = {}
+    for step, (stages, dp) in enumerate(lives, 1):
+        gloo.run(len(stages) * dp, partial(work, step, stages, dp))
+        saved = {name: bits(each) for name, each in perdure.load(tmp_path).items()}
+        first = first or saved
+        assert saved == first, stages
+    assert len(first) == 15 * 4 + 1  # 12 of layers, 2 of the norm, 1 that is tied and has two names
 
 
 def test_attach_watches_over_stages_and_other_splits_go_on_from_the_agents_memory(

@@ -18,9 +18,11 @@ from perdure.adapters.torch.forms import Form, Section, runs_of
 from perdure.errors import CallError
 from perdure.state.scopes import Among
 
-__all__ = ["Fused", "Part", "Stage", "View"]
+__all__ = ["Fused", "Fuses", "Part", "Splits", "Stage", "View", "sections"]
 
 Shape: TypeAlias = tuple[int, ...]
+Splits: TypeAlias = "Mapping[str, Mapping[str, int] | Fused]"
+Fuses: TypeAlias = "Mapping[str, Sequence[str] | Fused]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,8 @@ class View:
 
     module: torch.nn.Module
     names: Callable[[str], str] | None = field(default=None, kw_only=True)
-    split: Mapping[str, Mapping[str, int] | Fused] = field(default_factory=dict, kw_only=True)
-    fuse: Mapping[str, Sequence[str] | Fused] = field(default_factory=dict, kw_only=True)
+    split: Splits = field(default_factory=dict, kw_only=True)
+    fuse: Fuses = field(default_factory=dict, kw_only=True)
 
     def __post_init__(self) -> None:
         if not isinstance(self.module, torch.nn.Module):
@@ -78,7 +80,7 @@ class View:
         """What each tensor of the module is in a checkpoint. ``shapes``: canonical name to the whole tensor's shape."""
         found = {}
         for name in shapes:
-            parts = self._split(name, shapes[name]) or self._fused(name, shapes) or [Part(name)]
+            parts = sections(name, shapes, split=self.split, fuse=self.fuse) or [Part(name)]
             found[name] = tuple(self._named(entry, part) for part in parts)
         return found
 
@@ -99,51 +101,6 @@ class View:
         if not isinstance(new, str) or not new:
             raise CallError(f"names={self.names!r} makes {new!r} of the name {name}; give a function that returns text")
         return str(new)
-
-    def _split(self, name: str, shape: Shape) -> list[Part]:
-        for key, given in self.split.items():
-            if _put(name, key, key) is None:
-                continue
-            fused = given if isinstance(given, Fused) else Fused(given)
-            if not isinstance(fused.parts, Mapping):
-                raise CallError(f"split={{{key!r}: ...}} needs the size of each part, as a dict of name to size")
-            sizes = list(fused.parts.values())
-            dim = _dim(name, shape, fused, sizes)
-            if sum(sizes) != shape[dim]:
-                raise CallError(
-                    f"{name} has the shape {list(shape)}; parts of {' + '.join(map(str, sizes))} do not make up its "
-                    f"dim {dim}",
-                    tensor=name,
-                )
-            names = [_put(name, key, part) or "" for part in fused.parts]
-            wholes = [(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes]
-            runs = runs_of(sizes, fused.repeat)
-            return [Part(new, Section(whole, dim, run)) for new, whole, run in zip(names, wholes, runs, strict=True)]
-        return []
-
-    def _fused(self, name: str, shapes: Mapping[str, Shape]) -> list[Part]:
-        for key, given in self.fuse.items():
-            fused = given if isinstance(given, Fused) else Fused(given)
-            order = list(fused.parts)
-            for at, part in enumerate(order):
-                new = _put(name, part, key)
-                if new is None:
-                    continue
-                beside = [_put(name, part, other) or "" for other in order]
-                gone = [each for each in beside if each not in shapes]
-                if gone:
-                    raise CallError(
-                        f"{name} is to be a part of {new}, but {', '.join(gone)} is not in this module", tensor=name
-                    )
-                sizes = [shapes[each][_dim(each, shapes[each], fused, [])] for each in beside]
-                dim = _dim(name, shapes[name], fused, sizes)
-                rest = {(*shapes[each][:dim], *shapes[each][dim + 1 :]) for each in beside}
-                if len(rest) > 1:
-                    raise CallError(f"{', '.join(beside)} differ in more than dim {dim}, so they cannot be one tensor")
-                whole = (*shapes[name][:dim], sum(sizes), *shapes[name][dim + 1 :])
-                runs = runs_of(sizes, fused.repeat)[at]
-                return [Part(new, Section(whole, dim, tuple((own, there, n) for there, own, n in runs)))]
-        return []
 
 
 @dataclass(frozen=True)
@@ -184,6 +141,56 @@ class Stage(View):
         if callable(self.shared):
             return self.shared(name)
         return any(fnmatchcase(name, pattern) for pattern in self.shared)
+
+
+def sections(name: str, shapes: Mapping[str, Shape], *, split: Splits, fuse: Fuses) -> list[Part]:
+    """What the tensor ``name`` becomes: the parts that it is split into, or its part of a fused one; else nothing."""
+    return _split(name, shapes[name], split) or _fuse(name, shapes, fuse)
+
+
+def _split(name: str, shape: Shape, split: Splits) -> list[Part]:
+    for key, given in split.items():
+        if _put(name, key, key) is None:
+            continue
+        fused = given if isinstance(given, Fused) else Fused(given)
+        if not isinstance(fused.parts, Mapping):
+            raise CallError(f"split={{{key!r}: ...}} needs the size of each part, as a dict of name to size")
+        sizes = list(fused.parts.values())
+        dim = _dim(name, shape, fused, sizes)
+        if sum(sizes) != shape[dim]:
+            raise CallError(
+                f"{name} has the shape {list(shape)}; parts of {' + '.join(map(str, sizes))} do not make up its "
+                f"dim {dim}",
+                tensor=name,
+            )
+        names = [_put(name, key, part) or "" for part in fused.parts]
+        wholes = [(*shape[:dim], size, *shape[dim + 1 :]) for size in sizes]
+        runs = runs_of(sizes, fused.repeat)
+        return [Part(new, Section(whole, dim, run)) for new, whole, run in zip(names, wholes, runs, strict=True)]
+    return []
+
+
+def _fuse(name: str, shapes: Mapping[str, Shape], fuse: Fuses) -> list[Part]:
+    for key, given in fuse.items():
+        fused = given if isinstance(given, Fused) else Fused(given)
+        order = list(fused.parts)
+        for at, part in enumerate(order):
+            new = _put(name, part, key)
+            if new is None:
+                continue
+            beside = [_put(name, part, other) or "" for other in order]
+            gone = [each for each in beside if each not in shapes]
+            if gone:
+                raise CallError(f"{name} is to be a part of {new}, but {', '.join(gone)} is not there", tensor=name)
+            sizes = [shapes[each][_dim(each, shapes[each], fused, [])] for each in beside]
+            dim = _dim(name, shapes[name], fused, sizes)
+            rest = {(*shapes[each][:dim], *shapes[each][dim + 1 :]) for each in beside}
+            if len(rest) > 1:
+                raise CallError(f"{', '.join(beside)} differ in more than dim {dim}, so they cannot be one tensor")
+            whole = (*shapes[name][:dim], sum(sizes), *shapes[name][dim + 1 :])
+            runs = runs_of(sizes, fused.repeat)[at]
+            return [Part(new, Section(whole, dim, tuple((own, there, n) for there, own, n in runs)))]
+    return []
 
 
 def _put(name: str, old: str, new: str) -> str | None:
