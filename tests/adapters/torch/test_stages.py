@@ -150,7 +150,7 @@ def test_attach_asks_a_stage_that_draws_from_no_loader_where_its_iterations_end(
         optimizer.step()
 
     train()
-    with pytest.raises(CallError, match=r"call run.cut\(\) at the end of each"):
+    with pytest.raises(CallError, match=r"call run.cut\(\) at the end of each iteration"):
         train()
     run.cut()
     train()

@@ -25,7 +25,7 @@ from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.flat_slices import flat_slices
-from perdure.adapters.torch.loader import is_resumable, make_resumable
+from perdure.adapters.torch.loader import is_resumable, make_resumable, watch_draws
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
 from perdure.adapters.torch.views import Stage, View
@@ -71,7 +71,8 @@ def attach(
     Called once by every rank, after the process group, the model (wrapped, sharded) and the optimizer are made and
     before the loop. ``model`` may be a `View` of one; on the ranks of a pipeline it is a `Stage`, and ranks that draw
     from no loader call ``run.cut()`` at the end of each iteration. ``loader`` is a plain ``DataLoader`` (given a
-    seeded, sharded, resumable sampler; ``seed`` orders it) or anything with ``state_dict``;
+    seeded, sharded, resumable sampler; ``seed`` orders it) or anything with ``state_dict``, which is
+    rank-local: what it does in a world of another size is an error, or what ``RankLocal(loader, on_resize=...)`` says;
     ``scheduler`` and the values of ``extra`` are anything with ``state_dict``, tensors, or `RankLocal`. Random
     generators are saved rank by rank. ``step`` restores that step and no other.
     ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
@@ -86,6 +87,8 @@ def attach(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     if not optimizers:
         raise CallError("attach needs at least one optimizer")
+    rule = loader.on_resize if isinstance(loader, RankLocal) else "error"
+    loader = loader.value if isinstance(loader, RankLocal) else loader
     if loader is not None and not isinstance(loader, DataLoader) and not is_stateful(loader):
         raise CallError(
             f"loader is a {type(loader).__name__}, whose position nobody knows; give a DataLoader, or what has "
@@ -102,7 +105,7 @@ def attach(
     if loader is not None:
         if isinstance(loader, DataLoader):
             loader = make_resumable(loader, seed=seed, rank=ckpt.rank, world=ckpt.world)
-        tree["loader"] = loader if is_resumable(loader) else RankLocal(loader)
+        tree["loader"] = loader if is_resumable(loader) else RankLocal(loader, on_resize=rule)
     tree["rng"] = RankLocal(rng)
     for name, value in (extra or {}).items():
         if name in tree or name == "run":
@@ -183,7 +186,7 @@ class Run:
         self._draws = False
         self._began = 0
         self._told = False  # by `cut`, where an iteration ends
-        self._staged = False
+        self._untold = False
         self._version = 0  # of the model's parameters after the last step
         self._loop_changes = False  # between an optimizer step and the cut, as weight clipping does
         self._model: torch.nn.Module = torch.nn.Module()
@@ -213,7 +216,6 @@ class Run:
     ) -> None:
         """Meet the others, restore, and hook the loop; called by `attach`."""
         self._tree["run"] = self
-        self._staged = isinstance(self._tree["model"], Stage)
         self._hook_failures()
         ckpt = self.checkpointer
         ckpt.engage()
@@ -239,15 +241,16 @@ class Run:
             each.register_step_pre_hook(self._before_step)
             each.register_step_post_hook(functools.partial(self._after_step, i))
         self._not_stepped = self._optimizers = frozenset(range(len(optimizers)))
-        if is_resumable(loader):
-            loader.before_draw = self._before_draw
+        watched = loader is not None and watch_draws(loader, self._before_draw)
+        self._untold = isinstance(self._tree["model"], Stage) or (loader is not None and not watched)
         self._hook_exit()
         self._enter(Phase.FORWARD)
 
     def cut(self) -> None:
-        """The iteration ends here: for the ranks of a pipeline that draw from no loader. Called by them in every one.
+        """The iteration ends here. To be called in each by ranks of a pipeline that draw from no loader.
 
-        A stage's forward waits for the stage before it, which would wait for all ranks at its own.
+        Elsewhere `attach` finds out by itself; but a stage's forward waits for the stage before it, which would wait
+        for all ranks at its own. So it is for a loader without ``__iter__``.
         """
         self._told = True
         self._cut()
@@ -289,16 +292,16 @@ class Run:
     def _before_forward(self) -> None:
         """Where nothing is drawn an iteration ends at the next forward that trains; evaluations are part of it."""
         if not self._draws and torch.is_grad_enabled() and self._model.training:
-            if self._staged:
+            if self._untold:
                 self._resume_generators()
             else:
                 self._cut()
 
     def _before_step(self, *_: Any) -> None:
-        if self._staged and not (self._draws or self._told or self.step == self._began):
+        if self._untold and not (self._draws or self._told or self.step == self._began):
             raise CallError(
-                "this rank is a stage of a pipeline and draws from no loader, so nobody knows where its iterations "
-                "end; call run.cut() at the end of each, or give attach a loader that the loop draws from on this rank"
+                "nobody knows where the iterations of this rank end: it is a stage of a pipeline, or has a loader that "
+                "cannot be watched, and has drawn no batch; call run.cut() at the end of each iteration"
             )
         self.checkpointer.fence()
         self._stepping = True
