@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol
 
 from perdure.state.index import Catalog
@@ -16,8 +16,8 @@ class Target(Protocol):
     """Where a restore writes; made by `Framework.prepare`."""
 
     @property
-    def partial(self) -> bool:
-        """Whether other ranks may hold what this one does not: stages of a pipeline, flat slices."""
+    def apart(self) -> Set[str]:
+        """Names that other ranks need not hold: of stages, of flat slices. If there are any, others hold others."""
         ...
 
     def items(self, catalog: Catalog, *, rank: int, world: int) -> tuple[TensorItem, ...]:

@@ -85,7 +85,7 @@ class _Opened:
     target: Target
     matches: list[Match]
     notes: tuple[str, ...]
-    claims: str | None
+    claims: tuple[str, str] | None
     """what this rank wants, where others may want the rest"""
 
 
@@ -263,9 +263,9 @@ class Restoring:
         target = self._framework.prepare(tree, catalog)
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
-        keys, partial = target.value_keys(), target.partial
+        keys, partial = target.value_keys(), bool(target.apart)
         matches = match(catalog, items, keys, rank=rank, world=world, partial=partial)
-        wanted = claims(catalog, matches, keys) if partial else None
+        wanted = claims(catalog, matches, keys, apart=target.apart) if partial else None
         return _Opened(catalog, disk, memory, target, matches, notes, wanted)
 
     def _unclaimed(self, opened: _Opened) -> PerdureError | None:

@@ -79,6 +79,11 @@ def fsdp1(seed: int, *, orig: bool, nested: bool = True, **options: Any) -> Life
     return Life(model, adamw(model))
 
 
+def fsdp1_hybrid(seed: int) -> Life:
+    mesh = init_device_mesh("cpu", (2, 2), mesh_dim_names=("replicate", "shard"))
+    return fsdp1(seed, orig=True, device_mesh=mesh, sharding_strategy=ShardingStrategy.HYBRID_SHARD)
+
+
 def fsdp2(seed: int, *shape: int) -> Life:
     model = small(seed)
     names = ("replicate", "shard")[-len(shape) :]
@@ -142,6 +147,8 @@ MESHES: dict[str, tuple[int, Callable[[int], Life]]] = {
     "alone": (1, alone),
     "fsdp1 with original parameters": (2, partial(fsdp1, orig=True)),
     "fsdp1 of 4, original": (4, partial(fsdp1, orig=True, nested=False)),
+    "fsdp1, hybrid": (4, lambda seed: fsdp1_hybrid(seed)),
+    "fsdp1, gradients alone": (2, partial(fsdp1, orig=False, sharding_strategy=ShardingStrategy.SHARD_GRAD_OP)),
     "fsdp1": (2, partial(fsdp1, orig=False)),
     "fsdp1 of 3": (3, partial(fsdp1, orig=False, nested=False)),
     "fsdp1, replicated": (2, partial(fsdp1, orig=True, sharding_strategy=ShardingStrategy.NO_SHARD)),
@@ -191,7 +198,7 @@ def warm() -> None:
     [
         ["fsdp1 with original parameters", "alone", "fsdp1", "fsdp2", "fsdp1 of 3", "fsdp1 of 4, original"],
         ["zero", "alone", "zero of 4", "hsdp", "slices", "zero"],
-        ["slices", "fsdp1, replicated", "slices of 3", "fsdp2 and tp", "fsdp1", "slices"],
+        ["slices", "fsdp1, replicated", "slices of 3", "fsdp2 and tp", "fsdp1, gradients alone", "fsdp1, hybrid"],
     ],
     ids=lambda meshes: meshes[0],
 )  # fmt: skip

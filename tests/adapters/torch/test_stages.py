@@ -241,6 +241,29 @@ def test_a_stage_that_is_on_no_rank_is_named(tmp_path: Path) -> None:
     assert all("no rank holds a tensor of stage 2 of the 3 stages of model" in said for said in gloo.run(2, work))
 
 
+def test_what_is_no_stages_is_to_be_on_every_rank_of_a_restore(tmp_path: Path) -> None:
+    def work(step: int, who: int) -> str:
+        piped = Piped(plan(3, 6))
+        tree = piped.tree() | {"note": {"text": "kept", "number": torch.ones(2)}}
+        ckpt = opened(tmp_path)
+        if step == 1:
+            ckpt.save(1, tree).committed()
+        elif dist.get_rank() == who:
+            del tree["note"]
+        try:
+            ckpt.restore(tree)
+        except StateMismatch as error:
+            return str(error)
+        finally:
+            ckpt.close()
+        return "restored"
+
+    assert gloo.run(2, partial(work, 1, -1)) == ["restored", "restored"]
+    for who in (0, 1):
+        for said in gloo.run(2, partial(work, 2, who)):
+            assert f"note.number is in the state of rank {1 - who} but not of rank {who}, and no stage's" in said
+
+
 @pytest.mark.parametrize("wrong", ["a layer is nowhere", "a layer more", "no declaration"])
 def test_a_split_that_does_not_fit_is_refused_before_anything_is_written(tmp_path: Path, wrong: str) -> None:
     gloo.run(2, going_on(tmp_path, plan(3, 6), 1, range(1)))

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 import torch
@@ -31,8 +31,6 @@ from perdure.state.scopes import Among, OnResize, RankLocal
 from perdure.state.values import encode_value
 
 __all__ = ["TorchFramework"]
-
-Named = TypeVar("Named", NamedTensor, Entry)
 
 
 class TorchFramework:
@@ -86,24 +84,17 @@ def _owned(tree: Mapping[str, Any]) -> set[int]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A description that holds as long as the tensors are the same objects with the same memory and form."""
+    """A description that holds as long as the tensor is the same object with the same memory and form."""
 
-    tensors: tuple[torch.Tensor, ...]
+    tensor: torch.Tensor
     facts: tuple[Any, ...]
     item: TensorItem
 
-    def holds(self, tensors: tuple[torch.Tensor, ...]) -> bool:
-        """Whether it is of the very same tensors."""
-        return len(self.tensors) == len(tensors) and all(map(operator.is_, self.tensors, tensors))
 
-
-def _facts(tensors: tuple[torch.Tensor, ...], more: tuple[Any, ...]) -> tuple[Any, ...]:
-    """What may change of tensors while they are the same objects; only for those that have plain bytes."""
-    found = more
-    for tensor in tensors:
-        local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
-        found += (local.data_ptr(), local.device, local.shape, local.stride(), local.dtype, tensor.shape)
-    return found
+def _facts(tensor: torch.Tensor, more: tuple[Any, ...]) -> tuple[Any, ...]:
+    """What may change of a tensor while it is the same object; only for those that have plain bytes."""
+    local = tensor._local_tensor if isinstance(tensor, DTensor) else tensor
+    return (local.data_ptr(), local.device, local.shape, local.stride(), local.dtype, tensor.shape, more)
 
 
 class _Collect:
@@ -125,25 +116,11 @@ class _Collect:
         if isinstance(value, RankLocal):
             self.add(key, value.value, local=True, on_resize=value.on_resize)
         elif key in self.modules:
-            state = self.modules[key]
-            for live in _by_name(state.tensors):
-                first = live[0]
-                self.tensor(
-                    first.name,
-                    [(each.tensor, each.form) for each in live],
-                    local,
-                    on_resize,
-                    aliases=first.aliases,
-                    owned=all(each.owner in self.owned for each in live),
-                    alike=not first.is_buffer,
-                    among=first.among,
-                )
-            for extra in state.extra:
-                self.nested(extra.name, extra.value, local, on_resize, among=extra.among)
+            self.module(self.modules[key], local, on_resize)
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizer(key, value, local)
         elif isinstance(value, torch.Tensor):
-            self.tensor(key, [(value, None)], local, on_resize, owned=id(value) in self.owned)
+            self.tensor(key, value, local, on_resize, owned=id(value) in self.owned)
         elif isinstance(value, dict):
             for name, each in value.items():
                 self.add(inner_key(key, name), each, local=local, on_resize=on_resize)
@@ -154,22 +131,61 @@ class _Collect:
         else:
             self.nested(key, value, local, on_resize)
 
+    def module(self, state: ModuleState, local: bool, on_resize: OnResize) -> None:
+        together: dict[str, list[NamedTensor]] = {}
+        for each in state.tensors:
+            if each.form is not None:
+                together.setdefault(each.name, []).append(each)
+                continue
+            self.tensor(
+                each.name,
+                each.tensor,
+                local,
+                on_resize,
+                aliases=each.aliases,
+                owned=each.owner in self.owned,
+                alike=not each.is_buffer,
+                among=each.among,
+            )
+        for name, parts in together.items():
+            first, *others = parts
+            self.tensor(
+                name,
+                first.tensor,
+                local,
+                on_resize,
+                form=first.form,
+                rest=[(each.tensor, each.form) for each in others],
+                aliases=first.aliases,
+                owned=all(each.owner in self.owned for each in parts),
+                alike=not first.is_buffer,
+                among=first.among,
+            )
+        for extra in state.extra:
+            self.nested(extra.name, extra.value, local, on_resize, among=extra.among)
+
     def optimizer(self, key: str, optimizer: torch.optim.Optimizer, local: bool) -> None:
         if local:
             raise _no_local_optimizer(key)
         state = capture_optimizer(key, optimizer, self.parts)
         for owned, entries in ((True, state.tensors), (False, state.options)):  # a scheduler changes options too
-            for live in _by_name(entries):
-                name, among = live[0].name, live[0].among
-                forms = [(each.tensor, each.form) for each in live]
-                self.tensor(name, forms, False, "modulo", owned=owned, among=among)
+            if not state.in_parts:
+                for name, tensor, _, _ in entries:
+                    self.tensor(name, tensor, False, "modulo", owned=owned)
+                continue
+            together: dict[str, list[Entry]] = {}
+            for entry in entries:
+                together.setdefault(entry[0], []).append(entry)
+            for name, ((_, tensor, form, among), *others) in together.items():
+                rest = [(each, part) for _, each, part, _ in others]
+                self.tensor(name, tensor, False, "modulo", form=form, rest=rest, owned=owned, among=among)
         for at, value, among in state.values:
             self.value(at, value, False, "modulo", among)
 
     def nested(self, key: str, state: Any, local: bool, on_resize: OnResize, among: Among | None = None) -> None:
         skeleton, tensors = take_tensors_out(key, state)
         for name, tensor in tensors.items():
-            self.tensor(name, [(tensor, None)], local, on_resize, owned=id(tensor) in self.owned, among=among)
+            self.tensor(name, tensor, local, on_resize, owned=id(tensor) in self.owned, among=among)
         self.value(key, skeleton, local, on_resize, among)
 
     def value(self, key: str, value: Any, local: bool, on_resize: OnResize, among: Among | None = None) -> None:
@@ -186,44 +202,37 @@ class _Collect:
     def tensor(
         self,
         name: str,
-        live: list[tuple[torch.Tensor, Form | None]],
+        tensor: torch.Tensor,
         local: bool,
         on_resize: OnResize,
         *,
+        form: Form | None = None,
+        rest: Sequence[tuple[torch.Tensor, Form | None]] = (),
         aliases: tuple[str, ...] = (),
         owned: bool = False,
         alike: bool = True,
         among: Among | None = None,
     ) -> None:
-        """One tensor of the checkpoint: a live one, or several that are parts of it."""
+        """One tensor of the checkpoint; with ``rest`` ``tensor`` is a part of it, and others are the rest."""
         self._take(f"tensor {name}", name)
-        tensors, forms = zip(*live, strict=True)
-        more = (forms, aliases, local, on_resize, owned, alike, among)
+        more = (form, aliases, local, on_resize, owned, alike, among)
         known = self.known.get(name)
-        if known is not None and known.holds(tensors) and known.facts == _facts(tensors, more):
+        if known is not None and not rest and known.tensor is tensor and known.facts == _facts(tensor, more):
             self.now[name] = known
             self.tensors.append(known.item)
             return
-        sink = TensorSink.of(name, tensors[0], forms[0])
-        for tensor, form in live[1:]:
-            if form is None:  # each of its parts has one of its own, and there is but one of the whole
-                check_same(name, tensors[0], tensor)
+        sink = TensorSink.of(name, tensor, form)
+        for other, part in rest:
+            if part is None:  # of what has no parts there is one, whatever parameters it is kept with
+                check_same(name, tensor, other)
             else:
-                sink = sink.joined(TensorSink.of(name, tensor, form))
-        whole = all(part.live for part in sink.parts)
+                sink = sink.joined(TensorSink.of(name, other, part))
+        live = all(part.live for part in sink.parts)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
-        item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, owned and whole, on_resize, alike, among)
+        item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, owned and live, on_resize, alike, among)
         self.tensors.append(item)
-        if whole and (len(live) == 1 or forms[1] is not None):
-            self.now[name] = _Known(tensors, _facts(tensors, more), item)
-
-
-def _by_name(entries: Iterable[Named]) -> list[list[Named]]:
-    """Those of one name together, in order."""
-    found: dict[str, list[Named]] = {}
-    for each in entries:
-        found.setdefault(each.name, []).append(each)
-    return list(found.values())
+        if live and not rest:
+            self.now[name] = _Known(tensor, _facts(tensor, more), item)
 
 
 class _Preparation:
@@ -245,9 +254,11 @@ class _Preparation:
             for named in self.modules[key].tensors:
                 place.tensor(named.name, named.tensor, aliases=named.aliases, form=named.form)
                 if named.among is not None:
-                    place.partial()
+                    place.apart(named.name)
             for extra in self.modules[key].extra:
                 place.state(extra.name, extra.owner.set_extra_state)
+                if extra.among is not None:
+                    place.apart(extra.name)
         elif isinstance(value, torch.optim.Optimizer):
             if scope is not None:
                 raise _no_local_optimizer(key)

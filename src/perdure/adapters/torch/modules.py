@@ -151,12 +151,14 @@ def _named(
     owner: int | None = None,
     buffer: bool = False,
 ) -> NamedTensor:
-    aliases = dict.fromkeys([*part.aliases, *(name for other in others for name in (other.name, *other.aliases))])
+    aliases = dict.fromkeys(part.aliases)
+    for other in others:
+        aliases |= dict.fromkeys((other.name, *other.aliases))
     aliases.pop(part.name, None)
     return NamedTensor(
         f"{key}.{part.name}",
         tensor,
-        tuple(f"{key}.{alias}" for alias in aliases),
+        tuple(f"{key}.{alias}" for alias in aliases) if aliases else (),
         part.form,
         part.among,
         id(tensor) if owner is None else owner,
@@ -205,6 +207,8 @@ def parameter_parts(tree: Mapping[str, Any]) -> dict[int, tuple[Part, ...]]:
                 found.setdefault(id(each.tensor), (key, each.parts()))
         elif isinstance(value, torch.Tensor):
             alone[id(value)] = (Part(key),)
+    if len({key for key, _ in found.values()}) < 2:  # nothing to tell apart
+        return alone | {ident: parts for ident, (_, parts) in found.items()}
     times = Counter(name for _, name in {(key, part.name) for key, parts in found.values() for part in parts})
     return alone | {
         ident: tuple(replace(part, name=f"{key}.{part.name}") if times[part.name] > 1 else part for part in parts)

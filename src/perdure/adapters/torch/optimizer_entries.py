@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Container, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 
@@ -24,13 +24,8 @@ Parts: TypeAlias = Mapping[int, tuple[Part, ...]]
 """``id`` of a parameter to what it is in a checkpoint."""
 
 
-class Entry(NamedTuple):
-    """A live tensor and the name that it is saved under, as a part of that tensor if ``form`` says so."""
-
-    name: str
-    tensor: torch.Tensor
-    form: Form | None = None
-    among: Among | None = None
+Entry: TypeAlias = tuple[str, torch.Tensor, Form | None, Among | None]
+"""The name that a live tensor is saved under, the tensor, which part of the saved one it is, and who holds that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +35,8 @@ class OptimizerState:
     tensors: list[Entry]
     options: list[Entry]
     values: list[tuple[str, Any, Among | None]]
+    in_parts: bool = False
+    """whether several tensors may be parts of one"""
 
 
 def holder_of(optimizer: torch.optim.Optimizer) -> torch.optim.Optimizer:

@@ -55,19 +55,19 @@ def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, parts: Parts) 
             if option == "params":
                 mine[option] = [parts[id(parameter)][0].name for parameter in value]
             elif isinstance(value, torch.Tensor):
-                options.append(Entry(f"{key}.param_groups.{i}.{option}", value))
+                options.append((f"{key}.param_groups.{i}.{option}", value, None, None))
             else:
                 mine[option] = value
     for parameter, name in _parameters(optimizer, parts):
         for entry, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                tensors.append(Entry(f"{key}.state.{name}.{entry}", value))
+                tensors.append((f"{key}.state.{name}.{entry}", value, None, None))
             else:
                 state.setdefault(name, {})[entry] = value
     value, nested = take_tensors_out(
         f"{key}.nested", {"kind": kind_of(optimizer), "param_groups": groups, "state": state}
     )
-    options += [Entry(name, tensor) for name, tensor in nested.items()]
+    options += [(name, tensor, None, None) for name, tensor in nested.items()]
     return OptimizerState(tensors, options, [(key, value, None)])
 
 

@@ -62,7 +62,7 @@ def capture_by_parameter(key: str, optimizer: torch.optim.Optimizer, parts: Part
         plain = {option: value for option, value in options.items() if option not in tensors}
         for part in of:
             at = f"{key}.param_groups.{part.name}"
-            found.options += [Entry(f"{at}.{option}", value, None, part.among) for option, value in tensors.items()]
+            found.options += [(f"{at}.{option}", value, None, part.among) for option, value in tensors.items()]
             found.value(at, plain, part.among)
         state = holder.state.get(parameter, {})
         for part in of:
@@ -73,7 +73,7 @@ def capture_by_parameter(key: str, optimizer: torch.optim.Optimizer, parts: Part
                     found.tensors.append(_entry(f"{key}.state.{part.name}.{entry}", value, parameter, part, of, among))
             if rest:
                 found.value(f"{key}.state.{part.name}", rest, among)
-    return OptimizerState(found.tensors, found.options, list(found.values.values()))
+    return OptimizerState(found.tensors, found.options, list(found.values.values()), in_parts=True)
 
 
 class _Captured:
@@ -89,7 +89,7 @@ class _Captured:
         known = self.values.get(at)
         if known is None:
             self.values[at] = (at, skeleton, among)
-            self.options += [Entry(name, tensor, None, among) for name, tensor in nested.items()]
+            self.options += [(name, tensor, None, among) for name, tensor in nested.items()]
         elif encode_value(known[1], key=at) != encode_value(skeleton, key=at):
             raise CallError(f"the parameters that make up {at} have different options; give them the same", key=at)
 
@@ -100,9 +100,9 @@ def _entry(
     """``value`` of the state of ``parameter`` as a part of what is saved as ``name``."""
     like = tuple(value.shape) == tuple(parameter.shape) and name.rpartition(".")[2] not in COUNTS
     if like or (part.form is None and len(of) == 1):
-        return Entry(name, value, part.form, among)
+        return (name, value, part.form, among)
     if value.numel() == 1:  # of all of the parameter, so of each of its parts
-        return Entry(name, value, None, among)
+        return (name, value, None, among)
     raise CallError(
         f"{name} has the shape {list(value.shape)}, and its parameter {list(parameter.shape)}: nobody knows which part "
         "of it belongs to which part of the parameter; use an optimizer that keeps state for each element",
@@ -127,8 +127,6 @@ def prepare_by_parameter(
     refill.place_options()
     refill.place_state()
     place.state(key, refill.give)  # the last: the other values have come then
-    if by_parameter(optimizer, parts):
-        place.partial()
 
 
 class _Refill:
@@ -154,6 +152,7 @@ class _Refill:
         self._options: dict[str, dict[str, Any]] = {}
         self._values: dict[str, dict[str, Any]] = {}
         self._new: dict[int, dict[str, torch.Tensor]] = {}
+        self._staged = {part.name for _, _, of in _parameters(optimizer, parts) for part in of if part.among}
 
     def place_options(self) -> None:
         """The options of each live group, from those of its parameters."""
@@ -164,10 +163,14 @@ class _Refill:
             if self._in_groups is None:
                 for name, source in zip(names, sources, strict=True):
                     self._place.state(source, self._options.setdefault(name, {}).update)
+                    if name in self._staged:
+                        self._place.apart(source)
             for option, value in group.items():
                 if option != "params" and isinstance(value, torch.Tensor):
                     for i, source in enumerate(sources):
                         self._place.tensor(f"{source}.{option}", value, compare=i > 0)
+                        if self._in_groups is None and names[i] in self._staged:
+                            self._place.apart(f"{source}.{option}")
 
     def place_state(self) -> None:
         """The state of each parameter that this rank has elements of."""
@@ -180,6 +183,7 @@ class _Refill:
                 at = f"{self._key}.state.{part.name}"
                 if at in self._catalog.values:
                     self._place.state(at, self._values.setdefault(part.name, {}).update)
+                    self._apart(at, part)
         prefix = f"{self._key}.state."
         for saved in self._catalog.tensors.values():
             if not saved.name.startswith(prefix):
@@ -196,6 +200,7 @@ class _Refill:
                 again = not like and entry in new
                 new[entry] = tensor
                 self._place.tensor(saved.name, tensor, form=part.form if like else None, compare=again)
+                self._apart(saved.name, part)
 
     def give(self, value: dict[str, Any]) -> None:
         """All tensors are filled, all other values are here, and this is the optimizer's own."""
@@ -221,6 +226,11 @@ class _Refill:
             empty = parameter.numel() == 0 and any(isinstance(part.form, FlatRange) for part in of)
             if id(parameter) in mine and not empty:  # an optimizer passes what has no element by
                 yield group, parameter, of
+
+    def _apart(self, name: str, part: Part) -> None:
+        """Of what the optimizer keeps of ``part``."""
+        if part.among is not None or part.scattered or self._holder is not self._optimizer:
+            self._place.apart(name)
 
     def _names_of(self, group: dict[str, Any]) -> Iterator[str]:
         yield from dict.fromkeys(part.name for each in group["params"] for part in self._parts[id(each)])

@@ -103,8 +103,8 @@ class Target:
 
     sinks: dict[str, tuple[TensorSink, tuple[str, ...], bool, OnResize]] = field(default_factory=dict)
     setters: list[tuple[str, Callable[[Any], None], bool, OnResize]] = field(default_factory=list)
-    partial: bool = False
-    """whether other ranks may hold what this one does not"""
+    apart: set[str] = field(default_factory=set)
+    """names that other ranks need not hold"""
 
     def within(self, *, local: bool, on_resize: OnResize) -> Place:
         """A view of this target for one top-level entry of the tree."""
@@ -182,9 +182,9 @@ class Place:
             sink, aliases = known[0].joined(sink), known[1]
         self.target.sinks[name] = (sink, aliases, self.local, self.on_resize)
 
-    def partial(self) -> None:
-        """Other ranks hold what this one does not."""
-        self.target.partial = True
+    def apart(self, name: str) -> None:
+        """Not every rank holds ``name``, and others hold what this one does not."""
+        self.target.apart.add(name)
 
     def state(self, key: str, give: Callable[[Any], None]) -> None:
         """Call ``give`` with the value saved as ``key``."""

@@ -6,6 +6,7 @@ names, and as which parts of them, the module's tensors are in a checkpoint.
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -78,6 +79,8 @@ class View:
 
     def parts(self, entry: str, shapes: Mapping[str, Shape]) -> dict[str, tuple[Part, ...]]:
         """What each tensor of the module is in a checkpoint. ``shapes``: canonical name to the whole tensor's shape."""
+        if type(self) is View and self.names is None and not self.changes_shapes:
+            return {name: _itself(name) for name in shapes}
         found = {}
         for name in shapes:
             parts = sections(name, shapes, split=self.split, fuse=self.fuse) or [Part(name)]
@@ -141,6 +144,11 @@ class Stage(View):
         if callable(self.shared):
             return self.shared(name)
         return any(fnmatchcase(name, pattern) for pattern in self.shared)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _itself(name: str) -> tuple[Part, ...]:
+    return (Part(name),)
 
 
 def sections(name: str, shapes: Mapping[str, Shape], *, split: Splits, fuse: Fuses) -> list[Part]:
