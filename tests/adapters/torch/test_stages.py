@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.utils.data import DataLoader, DistributedSampler
 
 import perdure
 from perdure.errors import CallError, PerdureError, ReplicaMismatch, StateMismatch
@@ -117,21 +118,34 @@ def test_stages_may_be_sharded(tmp_path: Path) -> None:
     assert len(first) == 15 * 4 + 1  # 12 of layers, 2 of the norm, 1 that is tied and has two names
 
 
+@pytest.mark.parametrize("draws", [False, True], ids=["cut by hand", "cut by draws"])
 def test_attach_watches_over_stages_and_other_splits_go_on_from_the_agents_memory(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, draws: bool
 ) -> None:
     monkeypatch.setenv("PERDURE_LEASE_S", "3")
 
     def work(stages: list[tuple[int, int]], steps: range) -> dict[str, str]:
         piped = Piped(stages, seed=1 if steps.start == 0 else 2)
         tree = piped.tree()
+        numbers = list(range(9))
+        share = DistributedSampler(numbers, num_replicas=1, rank=0, shuffle=False)  # one pipeline takes all
+        loader = DataLoader(numbers, batch_size=1, sampler=share) if draws else None
         run = perdure.attach(
-            tree["model"], piped.optimizer, scheduler=piped.schedule, to=tmp_path, every=2, deadlines=SHORT
+            tree["model"],
+            piped.optimizer,
+            scheduler=piped.schedule,
+            loader=loader,
+            to=tmp_path,
+            every=2,
+            deadlines=SHORT,
         )
         assert run.step == steps.start
-        for step in steps:
-            piped.train(step)
-            run.cut()
+        for step in loader or steps:
+            piped.train(int(step))
+            if loader is None:
+                run.cut()
+            if run.step == steps.stop:
+                break
         run.close()
         return piped.contents()
 
