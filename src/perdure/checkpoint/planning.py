@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -20,11 +21,11 @@ from perdure.errors import CallError, PerdureError, from_wire, to_wire
 from perdure.fabric import Fabric
 from perdure.layout import Box
 from perdure.process.environ import Placement
-from perdure.state.items import Capture
+from perdure.state.items import Capture, Memory
 from perdure.state.save import Offer, SavePlan, offer, settle
 from perdure.store import Run
 
-__all__ = ["Planner", "sample"]
+__all__ = ["Planner", "Sampled", "sampled"]
 
 _TIED = 16  # pieces that stages share and that are compared at a save
 
@@ -109,22 +110,36 @@ class Planner:
         return [msgspec.json.decode(each, type=_Exchange) for each in told]
 
 
-def sample(plan: SavePlan, capture: Capture, seq: int, *, owned: bool) -> list[Sample]:
-    """Digests of one tile of one replicated piece, and of some that stages share, others at each save, as held here.
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One tile of one replicated piece as this rank holds it, to be compared between the ranks.
 
-    Nothing of tensors that are not ``owned`` as asked: what is owned may be read until the fence.
+    ``owned`` as `TensorItem.owned`: what is owned may be read until the fence, what is not only until ``save`` returns.
     """
+
+    tensor: str
+    memory: Memory
+    owned: bool
+
+    def sample(self) -> Sample:
+        """Its digest, as it is now."""
+        return Sample(tensor=self.tensor, digest=digest(self.memory.view()))
+
+
+def sampled(plan: SavePlan, capture: Capture, seq: int) -> list[Sampled]:
+    """Choose the tiles to compare, others at each save: of one replicated piece, and of some that stages share."""
     chosen = dict(_turns(plan.replicas, seq, most=1)) | dict(_turns(plan.tied, seq, most=_TIED))
     found = []
     for item in capture.tensors if chosen else ():
-        if item.name not in chosen or item.local or item.owned is not owned:
+        if item.name not in chosen or item.local:
             continue
         box, turn = chosen[item.name]
         for held in item.held:
             if held.box == box:
-                view = held.memory.view()
-                start = turn % max(1, n_tiles(view.nbytes)) * TILE_BYTES
-                found.append(Sample(tensor=item.name, digest=digest(view[start : start + TILE_BYTES])))
+                nbytes = held.memory.nbytes
+                start = turn % max(1, n_tiles(nbytes)) * TILE_BYTES
+                part = held.memory.part(start, min(start + TILE_BYTES, nbytes))
+                found.append(Sampled(item.name, part, item.owned))
     return found
 
 

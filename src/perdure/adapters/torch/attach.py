@@ -25,6 +25,7 @@ from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.flat_slices import flat_slices
+from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.loader import is_resumable, make_resumable, watch_draws
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
@@ -299,6 +300,7 @@ class Run:
             else:
                 self._cut()
 
+    @never_compiled
     def _before_step(self, *_: Any) -> None:
         if self._untold and not (self._draws or self._told or self.step == self._began):
             raise CallError(
@@ -309,6 +311,7 @@ class Run:
         self._stepping = True
         self._enter(Phase.STEP)
 
+    @never_compiled
     def _after_step(self, optimizer: int, *_: Any) -> None:
         self._stepping = False
         self._not_stepped -= {optimizer}

@@ -17,7 +17,9 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
+from perdure.adapters.torch.device_copy import TorchCopier, held_for_saving
 from perdure.adapters.torch.forms import Form
+from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.modules import ModuleState, NamedTensor, modules_of, parameter_parts
 from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.optimizer_entries import Entry, Parts
@@ -68,8 +70,12 @@ class TorchFramework:
         """Call ``wait`` before any optimizer of ``tree`` steps; once an optimizer."""
         for optimizer in _optimizers(tree):
             if optimizer not in self._fenced:
-                optimizer.register_step_pre_hook(lambda *_: wait())
+                optimizer.register_step_pre_hook(never_compiled(lambda *_: wait()))
                 self._fenced.add(optimizer)
+
+    def copier(self, tell: Callable[[str], None]) -> TorchCopier:
+        """Copies tensors of the host and of CUDA devices."""
+        return TorchCopier(tell)
 
 
 def _optimizers(tree: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
@@ -221,12 +227,12 @@ class _Collect:
             self.now[name] = known
             self.tensors.append(known.item)
             return
-        sink = TensorSink.of(name, tensor, form)
+        sink = TensorSink.of(name, tensor, form, held=held_for_saving)
         for other, part in rest:
             if part is None:  # of what has no parts there is one, whatever parameters it is kept with
                 check_same(name, tensor, other)
             else:
-                sink = sink.joined(TensorSink.of(name, other, part))
+                sink = sink.joined(TensorSink.of(name, other, part, held=held_for_saving))
         live = all(part.live for part in sink.parts)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
         item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, owned and live, on_resize, alike, among)

@@ -46,16 +46,25 @@ class TensorSink:
     parts: tuple[_Part, ...]
 
     @classmethod
-    def of(cls, name: str, tensor: torch.Tensor, form: Form | None = None, *, compare: bool = False) -> TensorSink:
+    def of(
+        cls,
+        name: str,
+        tensor: torch.Tensor,
+        form: Form | None = None,
+        *,
+        held: Callable[[LocalBlock], tuple[Held, bool]] = held_now,
+        compare: bool = False,
+    ) -> TensorSink:
         """Describe ``tensor``, which is a part of the tensor ``name`` where ``form`` says so.
 
-        ``compare``: it is filled by another sink, and what was saved under this name must be the same.
+        ``held`` says where the bytes of a block are, and whether they are the live ones. ``compare``: it is filled by
+        another sink, and what was saved under this name must be the same.
         """
         parts = []
         for block in held_blocks(tensor, form, name=name):
             view = torch.empty_like(block.view, memory_format=torch.contiguous_format) if compare else block.view
-            held, live = held_now(LocalBlock(block.box, view))
-            parts.append(_Part(held.box, held.memory, live and not compare, block.view, compare))
+            there, live = held(LocalBlock(block.box, view))
+            parts.append(_Part(there.box, there.memory, live and not compare, block.view, compare))
         return cls(name, dtype_name(tensor.dtype), whole_shape(tensor, form), tuple(parts))
 
     def joined(self, other: TensorSink) -> TensorSink:
