@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from perdure.checkpoint.memory_packs import headers_digest
-from perdure.checkpoint.messages import PROTOCOL, Generation, Packed
+from perdure.checkpoint.messages import PROTOCOL, Generation, Packed, Terms
 from perdure.checkpoint.peer_messages import Deposit, PeerMessage, Reader
 from perdure.checkpoint.peer_packs import PeerPacks, serve_packs
 from perdure.checkpoint.peer_server import PeerServer
@@ -49,7 +49,11 @@ def deposit(step: int, packs: list[tuple[RankIndex, memoryview]], *, epoch: int 
         Packed(number=number, nbytes=view.nbytes, index=index, headers=headers_digest(index, view))
         for number, (index, view) in enumerate(packs)
     ]
-    return Deposit(protocol=PROTOCOL, url="u", node=0, facts=facts, packs=announced)
+    many = len(announced)
+    return Deposit(
+        protocol=PROTOCOL, url="u", node=0, facts=facts, packs=announced, terms=Terms(), said=[{}] * many,
+        raw_nbytes=[0] * many,
+    )  # fmt: skip
 
 
 def make(nbytes: int) -> Segment:

@@ -233,7 +233,7 @@ class Agent:
                 self._lend(connection, message.generation)
                 return []
             case Adopt():
-                return self.machine.adopted(client, message)
+                return self._nodes.adopt(client, message)
             case Join():
                 return self._nodes.join(client, message)
             case Introduce():
@@ -300,7 +300,7 @@ class Agent:
     def _lend(self, connection: int, generation_id: int) -> None:
         generation = self.machine.by_id(generation_id)
         lent: list[tuple[Packed, Segment]] = []
-        if generation is not None and generation.digested:
+        if generation is not None and generation.digested and generation.staged:
             sealed = self._sealed[generation.id]
             lent = [
                 (
@@ -405,11 +405,16 @@ class Agent:
     # --- what the drainer asks of its host, on its thread ---------------------------------------------------------
 
     def packs(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
+        if not generation.staged:  # it is here for what is kept of it for others
+            return []
         sealed = self._sealed[generation.id]
         return [
             (staged.index, self._segments[generation.lanes[lane]].view[: sealed[lane]])
             for lane, staged in sorted(generation.staged.items())
         ]
+
+    def fostered(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
+        return self._nodes.fostered(generation)
 
     def council(self, generation: Generation) -> Council | None:
         return self._nodes.council(generation.by)
@@ -420,6 +425,8 @@ class Agent:
         return (council is None or council.leads) and all(each.session == generation.session for each in others)
 
     def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
+        if isinstance(result, Drained):
+            self._nodes.let_go(generation)
         self._report(lambda: self.machine.drained(generation, result))
 
     def notify(self, generation: Generation, text: str) -> None:

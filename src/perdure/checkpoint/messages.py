@@ -42,6 +42,7 @@ __all__ = [
     "Release",
     "Sample",
     "Staged",
+    "Terms",
     "Welcome",
 ]
 
@@ -130,6 +131,29 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     def said(self) -> dict[str, str]:
         """What this rank says of all that it holds in common with others: name to digest."""
         return {sample.tensor: sample.digest for sample in self.samples} | self.value_digests
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a commit says of a save, beside its parts: the same on every node. As in `Staged`."""
+
+    claim: str | None = None
+    meta: dict[str, Any] | None = None
+    metric: float | None = None
+    pinned: bool = False
+    coding: str = "raw"
+    keep: str = ""
+
+    @classmethod
+    def of(cls, staged: Staged) -> Terms:
+        """Those of a rank's word."""
+        return cls(
+            claim=staged.claim,
+            meta=staged.meta,
+            metric=staged.metric,
+            pinned=staged.pinned,
+            coding=staged.coding,
+            keep=staged.keep,
+        )
 
 
 class Abandon(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="abandon"):
@@ -227,9 +251,21 @@ class Lent(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
 
 class Adopt(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopt"):
-    """The session goes on from ``generation``: see that it becomes durable, again if that had failed."""
+    """The session goes on from ``generation``: see that it becomes durable, again if that had failed.
+
+    All nodes of the session are told, each to write what ranks of its own agent saved, and what ``kept`` ranks saved
+    whose node is gone. One that holds nothing of it takes part under a number that is nobody's.
+    """
 
     generation: int
+    session: str = ""
+    seq: int = 0
+    step: int = 0
+    epoch: int = 0
+    base_slot: int | None = None
+    """the slot that the save follows, for nodes that hold nothing of their own"""
+    kept: list[int] = []
+    """ranks whose packs this agent keeps for another node, and is to make durable in its place"""
 
 
 class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopted"):

@@ -20,6 +20,7 @@ from perdure.checkpoint.memory_packs import headers_digest
 from perdure.checkpoint.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
+    Adopt,
     Disband,
     Introduce,
     Introduced,
@@ -27,12 +28,13 @@ from perdure.checkpoint.messages import (
     Joined,
     Packed,
     Reached,
+    Terms,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
 from perdure.checkpoint.peer_messages import Deposit, Member, PeerMessage, Reader, SaveName
 from perdure.checkpoint.peer_packs import serve_packs
 from perdure.checkpoint.peer_server import PeerServer
-from perdure.checkpoint.vocabulary import Action, Broken, Client, Copy, Generation, Tell
+from perdure.checkpoint.vocabulary import Action, Broken, Client, Copy, Fostered, Generation, Tell
 from perdure.checkpoint.wards import Wards, give
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, from_wire, to_wire
@@ -148,7 +150,7 @@ class Nodes:
         """A save has failed on this node: tell the others, on a thread."""
         council = self._councils.get(broken.session)
         if council is not None:
-            name = (broken.session, broken.seq)
+            name = (broken.of or broken.session, broken.seq)
             threading.Thread(target=council.broke, args=(name, broken.error), name="broke", daemon=True).start()
 
     # --- stopping ----------------------------------------------------------------------------------------------------
@@ -192,6 +194,9 @@ class Nodes:
             node=council.node,
             facts=self._facts(generation),
             packs=_announced(packs),
+            terms=Terms.of(generation.lead),
+            said=[said for _, said in generation.said],
+            raw_nbytes=[each.raw_nbytes for _, each in sorted(generation.staged.items())],
         )
         link = connect_node(
             council.partner,
@@ -227,6 +232,38 @@ class Nodes:
             which = next((ward.save for ward in wards if ward.id == which), ("", 0))
         return [each for ward in wards if ward.save == which for each in ward.packs]
 
+    # --- what a later session goes on from ---------------------------------------------------------------------------
+
+    def adopt(self, client: Client, message: Adopt) -> list[Action]:
+        """A session goes on from a save: make it durable, with what is kept of it for nodes that are gone."""
+        if not message.session:
+            return self.machine.adopted(client, message)
+        try:
+            packs = self._wards.adopt((message.session, message.seq), message.kept)
+        except PerdureError as error:
+            return self.machine.not_adopted(client, message, error)
+        fostered = Fostered(
+            epoch=message.epoch,
+            base=message.base_slot,
+            ranks=tuple(each.packed.index.rank for each in packs),
+            said=tuple((each.packed.index.rank, each.said) for each in packs),
+            raw_nbytes=sum(each.raw_nbytes for each in packs),
+            terms=packs[0].terms if packs else None,
+        )
+        return self.machine.adopted(client, message, fostered)
+
+    def fostered(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
+        """The packs that are to be made durable with a generation, for nodes that are gone."""
+        if generation.fostered is None:
+            return []
+        packs = self._wards.adopt(generation.name, generation.fostered.ranks)
+        return [(each.packed.index, each.view) for each in packs]
+
+    def let_go(self, generation: Generation) -> None:
+        """A generation is durable: what was kept for it need not be any more."""
+        if generation.fostered is not None:
+            self._wards.let_go(generation.name)
+
     # --- connections of other nodes ----------------------------------------------------------------------------------
 
     def _serve(self, link: NodeLink, first: object) -> None:
@@ -246,7 +283,7 @@ class Nodes:
         """The packs of a save that can be restored from here."""
         own = next((each for each in list(self.machine.generations) if each.name == save), None)
         packs: list[tuple[RankIndex, memoryview]] = []
-        if own is not None and own.whole and own.digested:
+        if own is not None and own.staged and own.whole and own.digested:
             with suppress(KeyError):  # it was given up just now
                 packs += self._packs(own)
         packs += [(packed.index, view) for ward in self._wards.of(save) for packed, view in ward.views()]
@@ -268,7 +305,7 @@ class _Session:
         self.nodes.report(lambda: self.nodes.machine.broken(*name, error))
 
     def asked(self, name: SaveName, step: int) -> None:
-        self.nodes.report(lambda: self.nodes.machine.asked(*name, step))
+        self.nodes.report(lambda: self.nodes.machine.asked(*name, step, by=self.session))
 
     def copied(self, name: SaveName, error: PerdureError | None) -> None:
         self.nodes.report(lambda: self.nodes.tell_copied(name, error))

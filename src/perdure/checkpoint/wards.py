@@ -7,14 +7,14 @@ Memory that is not there is refused to the giver, who tells its ranks; nobody is
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from perdure.checkpoint.memory_packs import headers_digest, verify
-from perdure.checkpoint.messages import Generation, Packed
+from perdure.checkpoint.messages import Generation, Packed, Terms
 from perdure.checkpoint.peer_messages import Bytes, Deposit, Kept, SaveName
 from perdure.clock import Deadline
-from perdure.errors import BlobCorrupt, PerdureError, ProtocolError, from_wire, to_wire
+from perdure.errors import BlobCorrupt, BlobMissing, PerdureError, ProtocolError, Superseded, from_wire, to_wire
 from perdure.shm import Segment
 from perdure.wire import NodeLink
 
@@ -24,21 +24,43 @@ _PACK_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
+class Given:
+    """A rank's pack of a ward, and what its agent would need to make it durable."""
+
+    packed: Packed
+    segment: Segment
+    terms: Terms
+    said: dict[str, str]
+    raw_nbytes: int
+
+    @property
+    def view(self) -> memoryview:
+        """The sealed pack."""
+        return self.segment.view[: self.packed.nbytes]
+
+
+@dataclass(frozen=True, slots=True)
 class Ward:
     """A copy of what another node's agent held of a save; ``id`` is below 0 and no other ward ever has it here."""
 
     id: int
     facts: Generation
-    packs: tuple[tuple[Packed, Segment], ...]
+    terms: Terms
+    given: tuple[Given, ...]
 
     @property
     def save(self) -> SaveName:
         """Session and seq."""
         return self.facts.session, self.facts.seq
 
+    @property
+    def packs(self) -> list[tuple[Packed, Segment]]:
+        """The sealed packs, each with the memory that it is the front of."""
+        return [(each.packed, each.segment) for each in self.given]
+
     def views(self) -> list[tuple[Packed, memoryview]]:
         """The sealed packs."""
-        return [(packed, segment.view[: packed.nbytes]) for packed, segment in self.packs]
+        return [(each.packed, each.view) for each in self.given]
 
 
 class Wards:
@@ -48,6 +70,7 @@ class Wards:
         self._make = make
         self._kept: dict[str, Ward] = {}  # the giver: run and the ranks that it holds
         self._spare: dict[str, list[Segment]] = {}
+        self._adopted: dict[SaveName, list[Given]] = {}  # to be made durable: never overwritten
         self._ids = 0
         self._lock = threading.Lock()
 
@@ -58,6 +81,29 @@ class Wards:
     def of(self, save: SaveName) -> list[Ward]:
         """All that is kept of a save."""
         return [ward for ward in self if ward.save == save]
+
+    def adopt(self, save: SaveName, ranks: Sequence[int]) -> list[Given]:
+        """What is kept of a save for ``ranks``, in their order, which is kept until `let_go`, whatever comes.
+
+        Raises `BlobMissing` if it is not all here.
+        """
+        with self._lock:
+            known = self._adopted.get(save) or [
+                each for ward in self._kept.values() if ward.save == save for each in ward.given
+            ]
+            of_rank = {each.packed.index.rank: each for each in known}
+            missing = [rank for rank in ranks if rank not in of_rank]
+            if missing:
+                raise BlobMissing(f"the copy of what rank {missing[0]} saved is not in memory any more")
+            found = [of_rank[rank] for rank in sorted(ranks)]
+            if found:
+                self._adopted = {save: found}  # of one before it no session goes on any more
+            return found
+
+    def let_go(self, save: SaveName) -> None:
+        """A save is durable: what is kept of it may be replaced."""
+        with self._lock:
+            self._adopted.pop(save, None)
 
     def take(self, link: NodeLink, deposit: Deposit) -> None:
         """Receive a copy, verify it, keep it in place of the one before it, and answer."""
@@ -86,24 +132,45 @@ class Wards:
             if not isinstance(message, Bytes) or message.number != packed.number or nbytes != packed.nbytes:
                 raise ProtocolError("a deposit sends the packs that it announced, in order")
             link.recv_bulk(segment.view[:nbytes], Deadline.after(_PACK_S, "a pack of another node"))
+        given = zip(taken, deposit.said, deposit.raw_nbytes, strict=True)
         with self._lock:
             self._ids -= 1
-            ward = Ward(self._ids, deposit.facts, tuple(taken))
+            ward = Ward(
+                self._ids,
+                deposit.facts,
+                deposit.terms,
+                tuple(Given(packed, segment, deposit.terms, said, n) for (packed, segment), said, n in given),
+            )
         try:
             _verify(ward)
         except PerdureError as why:
             link.send(Kept(error=to_wire(why)), deadline=Deadline.after(_PACK_S, "another node"))
             return
         with self._lock:
-            before = self._kept.pop(giver, None)
-            self._kept[giver] = ward
-            if before is not None:
-                self._spare[giver] = [segment for _, segment in before.packs]
+            before = self._kept.get(giver)
+            if before is not None and _age(ward) < _age(before):
+                error = Superseded(
+                    f"a copy of step {ward.facts.step} comes after one of step {before.facts.step} of a later attempt: "
+                    "this writer must stop",
+                    epoch=ward.facts.epoch,
+                    newer=before.facts.epoch,
+                )
+            else:
+                self._kept.pop(giver, None)
+                self._kept[giver] = ward
+                if before is not None and before.save not in self._adopted:
+                    self._spare[giver] = [segment for _, segment in before.packs]
             epochs = sorted({each.facts.epoch for each in self._kept.values()})[-2:]  # of attempts before that: no use
             for old in [name for name, each in self._kept.items() if each.facts.epoch not in epochs]:
                 del self._kept[old]
                 self._spare.pop(old, None)
-        link.send(Kept(), deadline=Deadline.after(_PACK_S, "another node"))
+        answer = Kept() if error is None else Kept(error=to_wire(error))
+        link.send(answer, deadline=Deadline.after(_PACK_S, "another node"))
+
+
+def _age(ward: Ward) -> tuple[int, int]:
+    """What is of a later attempt, or a later save of the same attempt, is newer."""
+    return ward.facts.epoch, ward.facts.seq
 
 
 def give(link: NodeLink, deposit: Deposit, views: Callable[[int], memoryview]) -> None:
