@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import HERE, Place, Ranks, flip_memory
+from conftest import HERE, Place, Ranks, await_that, flip_memory
 
 import perdure
 
@@ -171,3 +172,34 @@ def test_one_rank_that_is_asked_to_stop_stops_all_nodes_at_one_saved_step(
     steps = {max(step for rank, step in ranks.digests() if rank == each) for each in (0, 1)}
     assert len(steps) == 1
     assert place.steps() == list(steps)
+
+
+@pytest.mark.parametrize(
+    ("lost", "then"),
+    [
+        ("b", ("a", "c")),
+        ("a", ("c", "b")),
+        pytest.param("b", ("a",), marks=pytest.mark.slow),
+        pytest.param("b", ("a", "c", "d"), marks=pytest.mark.slow),
+    ],
+    ids=["a new node follows", "a new node commits", "one node is left", "there are more nodes than before"],
+)
+def test_a_step_that_a_lost_node_left_in_memory_is_durable_before_the_next_save(
+    place: Place, undisturbed: Digests, lost: str, then: tuple[str, ...]
+) -> None:
+    argv = ("--steps", "12", "--every", "6", "--memory-every", "3")
+    ranks = place.start(*argv, "--hold", f"10:{place.folder}/on", nodes=AB, script=str(HERE / "gated_trainer.py"))
+    ranks.await_line("^Q 3$", ranks=(0, 1))
+    ranks.await_line("committed step 6")
+    lose(place, lost, ranks)
+    again = place.start("--steps", "12", "--every", "100", "--step-s", "5", world=len(then), nodes=then)
+    again.await_line("^R 9", ranks=range(len(then)))
+    await_that(lambda: place.steps() == [6, 9], "step 9 to be durable", within_s=20)
+    again.kill_all()  # it has saved nothing itself
+    assert "in memory only" not in again.text()
+    assert [commit.parent for commit in place.commits()] == [None, place.commits()[0].slot]
+    for pid in place.agent_pids():
+        os.kill(pid, signal.SIGKILL)  # so that the disk alone has it
+    last = place.train("--steps", "12", "--every", "6", "--no-agent", world=2)
+    assert last.began_at() == [9, 9]
+    assert last.digests().items() <= undisturbed.items(), last.text()
