@@ -43,6 +43,7 @@ class Node:
     told_firm: list[int] = field(default_factory=list)
     step: int = 0
     pace: int = 0
+    silent_s: float = 8.0
 
     def __post_init__(self) -> None:
         self.council = Council(
@@ -52,6 +53,7 @@ class Node:
             node=self.number,
             nodes=self.nodes,
             commit_s=10.0,
+            silent_s=self.silent_s,
             host=self,
         )
         self.server = PeerServer({"s": b"k" * 32}.get, self.serve)

@@ -18,6 +18,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from perdure.checkpoint.config import BEAT_S
 from perdure.checkpoint.council import Council
 from perdure.checkpoint.drainer import Drainer
 from perdure.checkpoint.generations import (
@@ -40,6 +41,7 @@ from perdure.checkpoint.messages import (
     PROTOCOL,
     Abandon,
     Adopt,
+    Beat,
     Begin,
     Borrow,
     Generations,
@@ -112,6 +114,7 @@ class Agent:
             page=lambda: next(iter(self._pages.values()), None),
         )
         self._stop = False
+        self._next_beat = 0.0
         self._results: deque[Callable[[], list[Action]]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._digest_queue: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
@@ -130,6 +133,7 @@ class Agent:
                 while self._results:
                     self._act(self._results.popleft()())
                 self._answer_inquiries()
+                self._beat()
                 self._act(self._nodes.tick())
                 self._act(self.machine.tick(self.clock.monotonic()))
         finally:
@@ -207,6 +211,16 @@ class Agent:
         link = self._links[connection]
         done = link.flush()
         self._selector.modify(connection, selectors.EVENT_READ | (0 if done else selectors.EVENT_WRITE))
+
+    def _beat(self) -> None:
+        """Let ranks know that this process runs; not those that do not read what was sent before."""
+        now = self.clock.monotonic()
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_S
+        for connection, client in list(self._clients.items()):
+            if client.local_rank is not None and not self._links[connection].wants_write:
+                self._post(connection, Beat())
 
     def _connection(self, client_id: int) -> int | None:
         return next((c for c, client in self._clients.items() if client.id == client_id), None)

@@ -4,7 +4,8 @@ Theory. Each agent writes the part of its node and says so to the agent of node 
 and tells them the slot. A failure anywhere goes to node 0 and from there to all, so that nobody waits for a part that
 will not come. If a connection of the council breaks, the council is *lost*: then no agent commits any more in this
 session, the ranks of all nodes are told that they have no agent, and save by themselves, as they do when the agent of a
-single node dies.
+single node dies. Both ends of a connection give signs of life (`config.BEAT_S`); one that gives none for ``silent_s``
+is gone, whether it was stopped, hangs, or its network lets nothing through.
 
 Each connection is served by a thread of its own (`admit`, `follow`); the drain thread calls `gather` and `conclude`, or
 `report`; the agent's loop calls `broke`. Every wait has a deadline that names the nodes that are missing.
@@ -13,16 +14,20 @@ Each connection is served by a thread of its own (`admit`, `follow`); the drain 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.checkpoint.blame import another_save
+from perdure.checkpoint.config import BEAT_S
 from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL
 from perdure.checkpoint.peer_messages import (
     Ask,
+    Beat,
     Broke,
     Copied,
+    Lost,
     Made,
     Member,
     PartSaid,
@@ -35,7 +40,7 @@ from perdure.checkpoint.peer_messages import (
     Undone,
 )
 from perdure.clock import Deadline
-from perdure.errors import AgentLost, PerdureError, ProtocolError, from_wire, to_wire
+from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, from_wire, to_wire
 from perdure.progress import MARGIN_STEPS
 from perdure.wire import Address, NodeLink, connect_node
 
@@ -45,7 +50,6 @@ _KEPT = 64  # saves whose end is remembered, for those that come late
 _SEND_S = 60.0
 _LOOK_S = 8.0  # less than ranks wait for a step to become firm
 _ASK_S = 1.0  # between questions whether what is awaited will ever come
-_FOREVER_S = 3600.0 * 24 * 365  # a council may have nothing to say; that a node is gone, the link notices (`NodeLink`)
 
 
 @dataclass(slots=True)
@@ -95,18 +99,22 @@ class Council:
         node: int,
         nodes: int,
         commit_s: float,
+        silent_s: float,
         host: CouncilHost,
     ) -> None:
-        self.session, self.secret, self.url, self.node, self.nodes, self.commit_s = (
-            session, secret, url, node, nodes, commit_s)  # fmt: skip
+        self.session, self.secret, self.url, self.node, self.nodes = session, secret, url, node, nodes
+        self.commit_s, self.silent_s = commit_s, silent_s
         self._host = host
         self._seen: dict[int, dict[int, int]] = {}  # proposed step -> node -> the largest step there
         self._agreeing = False
         self._copies: dict[SaveName, set[int]] = {}
         self.partner: Address | None = None
         """the agent that keeps copies of what this one holds"""
+        self.partner_node = -1
+        """its node"""
         self._links: dict[int, NodeLink] = {}  # node -> its link; of those that follow, that of node 0
-        self._sending = threading.Lock()
+        self._sending = [threading.Lock() for _ in range(nodes)]
+        self._beating: threading.Thread | None = None
         self._changed = threading.Condition()
         self._saves: dict[SaveName, _Save] = {}
         self._lost: AgentLost | None = None
@@ -116,6 +124,11 @@ class Council:
     def leads(self) -> bool:
         """Whether this agent commits."""
         return self.node == 0
+
+    @property
+    def lost(self) -> bool:
+        """Whether the council is lost, or has been left."""
+        return self._lost is not None or self._closed
 
     def close(self) -> None:
         """The agent leaves; those that are connected hear of it."""
@@ -130,7 +143,7 @@ class Council:
 
     def meet(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
         """Connect to node 0, or, as node 0, wait until all others have connected. Raises what prevents it."""
-        self.partner = addresses[partner]
+        self.partner, self.partner_node = addresses[partner], partner
         if not self.leads:
             link = connect_node(
                 addresses[0],
@@ -142,6 +155,7 @@ class Council:
             )
             link.send(Member(protocol=PROTOCOL, url=self.url, node=self.node), deadline=deadline)
             self._links[0] = link
+            self._begin_to_beat()
             threading.Thread(target=self._serve, args=(0, link), name="council", daemon=True).start()
             return
         with self._changed:
@@ -160,12 +174,20 @@ class Council:
                 raise ProtocolError(f"node {member.node} is a member of this session already")
             self._links[member.node] = link
             self._changed.notify_all()
+            self._begin_to_beat()
         self._serve(member.node, link)
 
     def _serve(self, node: int, link: NodeLink) -> None:
+        slice_s, silent_s = min(1.0, self.silent_s / 4), 0.0
         try:
             while True:
-                message, nbytes = link.recv(Deadline.after(_FOREVER_S, "a message of another node"))
+                if not link.readable(slice_s):  # counted in slices: this process may itself have been stopped meanwhile
+                    silent_s += slice_s
+                    if silent_s >= self.silent_s:
+                        raise LinkLost(f"it has given no sign of life for {self.silent_s:g} s: stopped, or cut off")
+                    continue
+                silent_s = 0.0
+                message, nbytes = link.recv(Deadline.after(_SEND_S, "the rest of a message of another node"))
                 if nbytes:
                     raise ProtocolError("a message of a council has no bytes behind it")
                 self._hear(node, message)
@@ -211,6 +233,10 @@ class Council:
                     self._changed.notify_all()
             case StopFirm() if not self.leads:
                 self._host.firm(message.step)
+            case Beat():
+                pass
+            case Lost() if not self.leads:
+                self._lose(node, from_wire(message.error))
             case Made():
                 self._end(message.save, slot=message.slot, error=None)
             case Undone():
@@ -226,8 +252,37 @@ class Council:
             if self._closed or self._lost is not None:
                 return
             self._lost = AgentLost(f"the agent of node {node} is gone ({why})", node=node)
+            if isinstance(why, AgentLost):  # node 0 says which one
+                self._lost = why
+            members = [each for each in self._links if each != node] if self.leads else []
             self._changed.notify_all()
         self._host.lost(self._lost)
+        for member in members:
+            self._send(member, Lost(error=to_wire(self._lost)))
+
+    # --- signs of life -----------------------------------------------------------------------------------------------
+
+    def _begin_to_beat(self) -> None:
+        if self._beating is None:
+            self._beating = threading.Thread(target=self._beat_forever, name="beat", daemon=True)
+            self._beating.start()
+
+    def _beat_forever(self) -> None:
+        beat = Beat()
+        while not self.lost:
+            with self._changed:
+                links = list(self._links.items())
+            for node, link in links:
+                # Whoever sends just now shows life enough; and none waits for a node that does not read.
+                if self._sending[node].acquire(blocking=False):
+                    try:
+                        if link.writable():
+                            link.send(beat, deadline=Deadline.after(BEAT_S, f"node {node} to read a message"))
+                    except PerdureError:
+                        link.shutdown()
+                    finally:
+                        self._sending[node].release()
+            time.sleep(BEAT_S)
 
     # --- the node that commits ---------------------------------------------------------------------------------------
 
@@ -393,7 +448,7 @@ class Council:
         if link is None:
             return
         try:
-            with self._sending:
+            with self._sending[node]:
                 link.send(message, deadline=Deadline.after(_SEND_S, f"node {node} to read a message"))
         except PerdureError:  # half a message may be out: the thread that reads from this link hears of its end
             link.shutdown()

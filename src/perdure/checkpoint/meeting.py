@@ -121,6 +121,7 @@ class Meeting:
                 hello,
                 start=self.start_agent,
                 deadline=Deadline.after(self.deadlines.agent_s, "the node's agent to start"),
+                silent_s=self.deadlines.silent_s,
                 on_message=self.on_message,
                 on_lost=self.on_lost,
             )
@@ -149,8 +150,14 @@ class Meeting:
         try:
             if speaks:
                 host = own_address(place.master_addr)
-                commit_s = self.deadlines.commit_s
-                join = Join(node=place.node, nodes=nodes, secret=secret, host=host, commit_s=commit_s)
+                join = Join(
+                    node=place.node,
+                    nodes=nodes,
+                    secret=secret,
+                    host=host,
+                    commit_s=self.deadlines.commit_s,
+                    silent_s=self.deadlines.silent_s,
+                )
                 mine = (host, link.join(join, Deadline.after(within_s, "the node's agent to listen")))
         except PerdureError as error:
             problem = str(error)

@@ -19,6 +19,7 @@ __all__ = [
     "Abandon",
     "Adopt",
     "Adopted",
+    "Beat",
     "Begin",
     "Borrow",
     "Committed",
@@ -46,7 +47,7 @@ __all__ = [
     "Welcome",
 ]
 
-PROTOCOL = "0"
+PROTOCOL = "1"
 MAX_MESSAGE_BYTES = 256 << 20
 Role = Literal["rank", "launcher"]
 
@@ -288,7 +289,7 @@ class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     """The session has ranks on several nodes, of which this is number ``node``; answered by `Joined`, or `Failed`.
 
     Its agents know each other by ``secret`` (hexadecimal). ``host`` is the address by which other nodes reach this one,
-    ``commit_s`` how many seconds a save may take to become durable.
+    ``commit_s`` how many seconds a save may take to become durable, ``silent_s`` how long another agent may be silent.
     """
 
     node: int
@@ -296,6 +297,7 @@ class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     secret: str
     host: str
     commit_s: float
+    silent_s: float
 
 
 class Joined(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="joined"):
@@ -326,6 +328,10 @@ class Disband(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     error: dict[str, Any]
 
 
+class Beat(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="beat"):
+    """The agent is alive: said to ranks, whether there is anything else to say or not."""
+
+
 class Release(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
     """The job is over: exit once everything is drained and nobody is connected, without waiting for the lease."""
 
@@ -353,5 +359,6 @@ Message = (
     | Introduced
     | Disband
     | Reached
+    | Beat
     | Release
 )

@@ -70,6 +70,7 @@ class Nodes:
         self._wards = Wards(make)
         self._copies: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._copier: threading.Thread | None = None
+        self._giving: tuple[str, NodeLink] | None = None  # the session whose copy is under way, and its link
 
     def council(self, session: str) -> Council | None:
         """The nodes of a session; None if it has one only."""
@@ -98,6 +99,7 @@ class Nodes:
             node=join.node,
             nodes=join.nodes,
             commit_s=join.commit_s,
+            silent_s=join.silent_s,
             host=_Session(self, session),
         )
         return [Tell(client.id, Joined(port=port))]
@@ -139,6 +141,9 @@ class Nodes:
 
     def disband(self, session: str, error: AgentLost) -> list[Action]:
         self.machine.disbanded(session)
+        giving = self._giving
+        if giving is not None and giving[0] == session:
+            giving[1].shutdown()  # the partner may be who is gone; nobody counts on the copy any more
         if self.machine.drains_for(session):
             self._disbanding[session] = error
             return []
@@ -180,7 +185,10 @@ class Nodes:
                 if council is not None:
                     self._give(generation, council)
             except Exception as why:  # also a bug must reach whoever waits, not end the thread
-                error = from_wire(to_wire(why))
+                theirs = from_wire(to_wire(why))
+                node = "" if council is None else f"node {council.node} has no copy on its partner, "
+                partner = "" if council is None else f"node {council.partner_node}: "
+                error = type(theirs)(f"{node}{partner}{theirs}", **theirs.facts)
             if council is not None:
                 council.copied(generation.name, error)
             self.report(lambda g=generation: self.machine.copied(g))  # type: ignore[misc]
@@ -206,8 +214,13 @@ class Nodes:
             type=PeerMessage,
             max_body_bytes=MAX_MESSAGE_BYTES,
         )
-        with link:
-            give(link, deposit, lambda number: packs[number][1])
+        self._giving = (council.session, link)
+        try:
+            with link:
+                if not council.lost:
+                    give(link, deposit, lambda number: packs[number][1])
+        finally:
+            self._giving = None
 
     def tell_copied(self, name: SaveName, error: PerdureError | None) -> list[Action]:
         session, seq = name

@@ -90,6 +90,14 @@ class NodeLink:
         """Fill ``into``, of exactly the bytes that `recv` announced."""
         _recv_into(self._sock, into.cast("B"), deadline)
 
+    def readable(self, within_s: float) -> bool:
+        """Whether something has come, or the link has ended, within so many seconds."""
+        return _ready(self._sock, select.POLLIN, within_s)
+
+    def writable(self) -> bool:
+        """Whether a short message would be sent without waiting."""
+        return _ready(self._sock, select.POLLOUT, 0.0)
+
     def shutdown(self) -> None:
         """End both directions; whoever waits gets `LinkLost`."""
         with contextlib.suppress(OSError):  # the peer was faster
@@ -256,8 +264,12 @@ def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> Non
         into = into[n:]
 
 
-def _await(sock: socket.socket, what: int, deadline: Deadline) -> None:
+def _ready(sock: socket.socket, what: int, within_s: float) -> bool:
     poller = select.poll()
     poller.register(sock, what)
-    if not poller.poll(min(deadline.left(), 3600.0) * 1000) and deadline.passed():
+    return bool(poller.poll(within_s * 1000))
+
+
+def _await(sock: socket.socket, what: int, deadline: Deadline) -> None:
+    if not _ready(sock, what, min(deadline.left(), 3600.0)) and deadline.passed():
         raise DeadlineExceeded(f"gave up waiting for {deadline.what}", what=deadline.what, missing="")
