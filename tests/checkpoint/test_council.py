@@ -84,7 +84,10 @@ class Node:
 
 @pytest.fixture
 def three() -> Iterator[list[Node]]:
-    nodes = [Node(number, 3) for number in range(3)]
+    yield from met([Node(number, 3) for number in range(3)])
+
+
+def met(nodes: list[Node]) -> Iterator[list[Node]]:
     addresses = [("127.0.0.1", node.server.listen("127.0.0.1")) for node in nodes]
     threads = [
         threading.Thread(target=node.council.meet, args=(addresses, (number + 1) % 3, soon()))
@@ -242,3 +245,28 @@ def test_a_bug_in_what_hears_loses_the_council_and_leaves_nobody_waiting(three: 
         time.sleep(0.01)
     assert "a page that is closed" in str(three[1].told_lost[0])
     assert three[0].told_lost
+
+
+def test_a_node_that_gives_no_sign_of_life_is_named_on_all_others() -> None:
+    nodes = [Node(number, 3, silent_s=2.0) for number in range(3)]
+    nodes[1].council._begin_to_beat = lambda: None  # type: ignore[method-assign]
+    for three in met(nodes):
+        await_that(lambda: all(node.told_lost for node in three))
+        for node in (0, 2):
+            (error,) = three[node].told_lost
+            assert "the agent of node 1 is gone (it has given no sign of life for 2 s: stopped, or cut off)" in str(
+                error
+            )
+            assert error.facts["node"] == 1
+
+
+def test_nodes_that_have_nothing_to_say_for_long_stay_a_council() -> None:
+    for three in met([Node(number, 3, silent_s=2.0) for number in range(3)]):
+        threading.Event().wait(3.0)
+        assert not any(node.told_lost for node in three)
+
+
+def test_all_hear_which_node_is_gone(three: list[Node]) -> None:
+    three[1].council.close()
+    await_that(lambda: bool(three[0].told_lost and three[2].told_lost))
+    assert "the agent of node 1 is gone" in str(three[2].told_lost[0])

@@ -14,7 +14,7 @@ from perdure.checkpoint.peer_packs import PeerPacks, serve_packs
 from perdure.checkpoint.peer_server import PeerServer
 from perdure.checkpoint.wards import Wards, give
 from perdure.clock import Deadline
-from perdure.errors import BlobCorrupt, PerdureError, StorageError, StorageFull
+from perdure.errors import BlobCorrupt, BlobMissing, PerdureError, StorageError, StorageFull, Superseded
 from perdure.layout import Layout, Piece, TensorLayout
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
@@ -157,6 +157,30 @@ def test_copies_of_attempts_long_gone_are_given_up(partner: Partner) -> None:
         index, view = sealed(epoch)
         partner.give(deposit(epoch, [(index, view)], epoch=epoch, rank=epoch), [view])
     assert sorted(ward.facts.epoch for ward in partner.wards) == [2, 3]
+
+
+def test_a_copy_of_an_earlier_attempt_that_comes_late_replaces_no_later_one(partner: Partner) -> None:
+    """Its giver was stopped in the middle, and another node has taken its place meanwhile."""
+    late, view = sealed(1)
+    index, fresh = sealed(2)
+    partner.give(deposit(9, [(index, fresh)], epoch=2), [fresh])
+    with pytest.raises(Superseded, match="of a later attempt: this writer must stop"):
+        partner.give(deposit(12, [(late, view)], epoch=1), [view])
+    assert [ward.facts.step for ward in partner.wards] == [9]
+
+
+def test_what_is_to_become_durable_is_not_overwritten_by_later_copies(partner: Partner) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)], rank=index.rank), [view])
+    (given,) = partner.wards.adopt(("s", 3), [index.rank])
+    for step in (6, 9, 12):
+        other, fresh = sealed(step)
+        partner.give(deposit(step, [(other, fresh)], rank=index.rank), [fresh])
+    assert given.view == view
+    assert partner.wards.adopt(("s", 3), [index.rank]) == [given]
+    partner.wards.let_go(("s", 3))
+    with pytest.raises(BlobMissing, match="what rank 0 saved"):
+        partner.wards.adopt(("s", 3), [index.rank])
 
 
 def test_memory_that_is_not_there_is_refused_and_named() -> None:

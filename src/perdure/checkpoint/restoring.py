@@ -325,9 +325,7 @@ class Restoring:
         follows = next((each.base_slot for each in known if each.base_slot is not None), None)
         if head is not None and head.epoch == known[0].epoch:
             follows = head.slot
-        return Done(
-            candidate.step, follows, adoption(self._views, candidate, node=self._node, follows=follows), fact
-        )
+        return Done(candidate.step, follows, adoption(self._views, candidate, node=self._node, follows=follows), fact)
 
 
 def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:
