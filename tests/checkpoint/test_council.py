@@ -250,10 +250,10 @@ def test_a_bug_in_what_hears_loses_the_council_and_leaves_nobody_waiting(three: 
 def test_a_node_that_gives_no_sign_of_life_is_named_on_all_others() -> None:
     nodes = [Node(number, 3, silent_s=2.0) for number in range(3)]
     nodes[1].council._begin_to_beat = lambda: None  # type: ignore[method-assign]
-    for three in met(nodes):
-        await_that(lambda: all(node.told_lost for node in three))
+    for _ in met(nodes):
+        await_that(lambda: all(node.told_lost for node in nodes))
         for node in (0, 2):
-            (error,) = three[node].told_lost
+            (error,) = nodes[node].told_lost
             assert "the agent of node 1 is gone (it has given no sign of life for 2 s: stopped, or cut off)" in str(
                 error
             )

@@ -49,6 +49,7 @@ from perdure.wire import Address, Link, connect
 __all__ = ["AgentLink", "Loan", "socket_path", "socket_prefix"]
 
 _LOOK_S = 0.5
+_TOLD_BYTES = 1000
 _END_S = 5.0  # that a process may take to go after it was killed
 _FIRST_S = 3.0  # that the other ranks let local rank 0 have, so that a node does not start an agent for each of them
 _started: list[subprocess.Popen[bytes]] = []  # it outlives this process; kept so that nobody waits for it
@@ -321,9 +322,11 @@ def _meet(
                 time.sleep(_LOOK_S)
             code = None if agent is None else agent.poll()
             if start is None or deadline.passed() or code:
-                ended = f"; it ended with code {code}" if code else ""
                 log = path.with_suffix(".log")
-                raise AgentLost(f"the node's agent does not answer ({error}{ended}); its log is {log}") from error
+                why = f"the node's agent does not answer ({error})"
+                if code:
+                    why = f"the node's agent ended at once with code {code} ({_last_line(log) or 'it said nothing'})"
+                raise AgentLost(f"{why}; its log is {log}") from error
             if link is None and first.passed() and (agent is None or code is not None):
                 agent = _start_agent(start, path)  # the last one, if any, gave way to one that was leaving
 
@@ -339,6 +342,17 @@ def _welcome(link: Link, deadline: Deadline, silent_s: float) -> tuple[Welcome, 
                 raise LinkLost(f"it was stopped (pid {process.pid}), and has been ended") from None
             if deadline.passed():
                 raise
+
+
+def _last_line(log: Path) -> str:
+    """The last thing that a log says, for people."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TOLD_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _start_agent(command: Sequence[str], path: Path) -> subprocess.Popen[bytes]:
