@@ -23,7 +23,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs" / "reports" / "checkpoint.md"
 TESTED = ("checkpoint", "fabric", "process", "progress", "shm", "state", "store", "wire", "adapters/torch")
-MACHINERY = ("conftest", "faulty_agent", "gated_trainer", "node_faults", "relay", "trainer")
+MACHINERY = ("conftest", "faulty_agent", "gated_trainer", "jumping", "node_faults", "relay", "trainer")
 WAYS = 3  # exactly, older and told, older than anybody was told
 
 pytestmark = pytest.mark.campaign

@@ -15,6 +15,7 @@ import re
 import signal
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -26,7 +27,13 @@ from perdure.errors import PerdureError
 
 STEPS, EVERY, MOMENT = 12, 3, 6  # the fault is at or after the save of step 6
 ARGV = ("--steps", str(STEPS), "--every", str(EVERY), "--whole")
-DEADLINES = ("--deadlines", json.dumps({"agree_s": 60, "agent_s": 20, "stage_s": 30, "commit_s": 30, "stall_s": 30}))
+SILENT_S = 5
+DEADLINES = (
+    "--deadlines",
+    json.dumps(
+        {"agree_s": 60, "agent_s": 20, "stage_s": 30, "commit_s": 30, "stall_s": 30, "silent_s": SILENT_S},
+    ),
+)
 SCRIPT = str(HERE / "gated_trainer.py")
 LONG_S = 90.0
 
@@ -43,16 +50,25 @@ FAULTS: dict[str, tuple[str, ...]] = {
     "kill node": PHASES,
     "kill two nodes": PHASES,
     "cut link": PHASES,
+    "silent link": PHASES,
     "slow link": PHASES,
     "stop rank": PHASES,
     "stop agent": PHASES,
+    "freeze agent": PHASES,
+    "freeze node": PHASES,
+    "clock jump": PHASES,
     "corrupt memory": SEALED,
     "corrupt copy": ("idle", "drain", "part", "commit", "restore"),
     "full disk": tuple(STORE),
     "EIO": tuple(STORE),
+    "no memory": ("idle", "copy"),
     "no memory for a copy": ("partner",),
 }
-LIVED_THROUGH = {"kill agent", "cut link", "slow link", "stop rank", "stop agent", "full disk", "EIO"}
+LIVED_THROUGH = {
+    "kill agent", "cut link", "silent link", "slow link", "stop rank", "stop agent", "freeze agent", "clock jump",
+    "full disk", "EIO", "no memory",
+}  # fmt: skip
+DAY_S = 86400.0
 OUTCOMES = ("exactly", "an older step, told", "an older step, of which no rank had been told more")
 
 
@@ -146,6 +162,8 @@ class _Life:
         self.promised = self.newest = 0
         self.mesh = self.dice.choice(["first", "last", "more"])
         self.spoiled = case.fault in ("corrupt memory", "corrupt copy")
+        self.asleep_until, self.frozen_rank = 0, -1
+        self.asleep: list[int] = []  # processes that are stopped, and may not be killed by a launcher
 
     @property
     def world(self) -> int:
@@ -166,50 +184,66 @@ class _Life:
         outcome = ""
         if self.through and (self.case.phase == "restore" or self.dice.random() < 0.5):
             (self.place.folder / "on").touch()
+            (self.place.folder / "no memory").unlink(missing_ok=True)
             self._ends_well(ranks)
             if self.case.phase == "restore":
                 outcome = self._judge(attempts)
-        elif self.case.phase == "restore":
+        elif self.case.phase == "restore" and not self.asleep:
             ranks.kill_all()
         else:
             if self.through:
                 time.sleep(self.dice.random() * 0.5)
             self._let_die(ranks)
-        (self.place.folder / "on").touch()
-        (self.place.folder / "go").touch()
-        self.relay.heal()
+        self._wake(0)
+        self._mend()
         if self.place.steps()[-1:] != [STEPS]:
             again = self._attempt(self._recovering(), gate="")
             attempts.append(again)
+            self._wake(1)
             self._ends_well(again)
             outcome = self._judge(attempts)
         self._compare(attempts)
         self._from_disk(attempts)
         return outcome or self._told_of_all(attempts)
 
+    def _mend(self) -> None:
+        (self.place.folder / "on").touch()
+        (self.place.folder / "go").touch()
+        (self.place.folder / "no memory").unlink(missing_ok=True)
+        self.relay.heal()
+
     # --- the fault ---------------------------------------------------------------------------------------------------
 
     def _start_agents(self) -> None:
-        rules: list[dict[str, object]] = []
+        rules: dict[int, list[dict[str, object]]] = {number: [] for number in range(len(self.nodes))}
         if self.case.fault in ("full disk", "EIO"):
             do = "full" if self.case.fault == "full disk" else self.dice.choice(["eio", "eio after"])
-            rules = [{**STORE[self.case.phase], "do": do}]
+            rules[self.gated].append({**STORE[self.case.phase], "do": do})
         elif self.case.phase in STORE:
-            rules = [{**STORE[self.case.phase], "do": "hold"}]
-        if rules:
-            self.place.start_agent(*rules, node=self.nodes[self.gated], script="faulty_agent.py")
+            rules[self.gated].append({**STORE[self.case.phase], "do": "hold"})
         if self.case.fault == "no memory for a copy":
-            other = self.nodes[1 - self.gated]
-            self.place.start_agent({"do": "no room"}, node=other, script="faulty_agent.py")
+            rules[1 - self.gated].append({"do": "no room"})
+        if self.case.fault == "no memory":
+            rules[self.victim].append({"do": "no memory"})
+            if self.case.phase == "copy":  # from the start
+                (self.place.folder / "no memory").touch()
+        if self.case.fault == "clock jump":
+            rules[self.victim].append({"do": "clock"})
+        for number, those in rules.items():
+            if those:
+                self.place.start_agent(*those, node=self.nodes[number], script="faulty_agent.py")
 
     def _first(self) -> Ranks:
         phase, fault = self.case.phase, self.case.fault
-        broken = fault in ("full disk", "EIO", "no memory for a copy")
+        broken = fault in ("full disk", "EIO", "no memory", "no memory for a copy")
         if phase == "partner" and not broken:
             self.relay.hold_deposit = len(self.nodes) + 1 + self.dice.randrange(len(self.nodes))
-        gate = {"forward": "forward@7", "copy": "copy@6"}.get(phase, "")
+        gate = "" if broken else {"forward": "forward@7", "copy": "copy@6"}.get(phase, "")
         ranks = self._attempt(self.nodes, gate=gate, hold=() if gate else ("--hold", f"7:{self.place.folder}/on"))
         if broken:
+            if fault == "no memory" and phase == "idle":  # once the first save has what it needs
+                ranks.await_line("committed step 3", within_s=LONG_S)
+                (self.place.folder / "no memory").touch()
             ranks.await_line("^D 7 ", ranks=range(self.world), within_s=LONG_S)
             if fault != "no memory for a copy":
                 ranks.await_line("could not save step 6|committed step 6", within_s=LONG_S)
@@ -231,6 +265,8 @@ class _Life:
 
     def _attempt(self, nodes: Sequence[str], *, gate: str, hold: Sequence[str] = ()) -> Ranks:
         more = {"RELAY": str(self.relay.port), "GATE": gate, "GATE_RANK": str(self.gated % len(nodes))}
+        if self.case.fault == "clock jump":
+            more["CLOCK_RANK"] = str(self.victim % len(nodes))
         return self.place.start(*ARGV, *DEADLINES, *hold, world=len(nodes), nodes=nodes, script=SCRIPT, **more)
 
     def _await_held(self, ranks: Ranks) -> None:
@@ -247,13 +283,18 @@ class _Life:
             "kill node": lambda: self._kill(ranks, agents=[self.victim], victims=[self.victim]),
             "kill two nodes": lambda: self._kill(ranks, agents=self._two(), victims=self._two()),
             "cut link": self.relay.cut_all,
+            "silent link": lambda: self._silence(ranks),
             "slow link": lambda: setattr(self.relay, "slow_s", self.dice.choice([0.002, 0.01, 0.03])),
             "stop rank": lambda: self._stop(ranks.pids[self.victim % len(ranks.pids)]),
             "stop agent": lambda: self._stop(self._agent(self.victim)),
+            "freeze agent": lambda: self._freeze(ranks, [self._agent(self.victim)]),
+            "freeze node": lambda: self._freeze_node(ranks),
+            "clock jump": self._jump,
             "corrupt memory": lambda: self._spoil(self.victim, r"\d+"),
             "corrupt copy": lambda: self._spoil(self.victim, "kept"),
             "full disk": lambda: None,
             "EIO": lambda: None,
+            "no memory": lambda: None,
             "no memory for a copy": lambda: None,
         }[self.case.fault]()
         (self.place.folder / "go").touch()
@@ -283,6 +324,57 @@ class _Life:
         time.sleep(self.dice.choice([0.1, 0.5, 1.5]))
         os.kill(pid, signal.SIGCONT)
 
+    def _freeze(self, ranks: Ranks, pids: Sequence[int]) -> None:
+        """Stop processes for longer than anybody waits for a sign of life; they come back when all have noticed."""
+        for pid in pids:
+            os.kill(pid, signal.SIGSTOP)
+        (self.place.folder / "go").touch()
+        self.relay.go.set()
+        self._await_noticed(ranks)
+        if self.case.fault == "freeze agent":
+            self.asleep = list(pids)
+            self._wake(0)
+
+    def _freeze_node(self, ranks: Ranks) -> None:
+        self.frozen_rank = self.victim % len(ranks.pids)
+        pids = [self._agent(self.victim), ranks.pids[self.frozen_rank]]
+        self.dice.shuffle(pids)
+        self.gone.add(self.victim)
+        self.asleep = pids
+        self.asleep_until = self.dice.choice([0, 1])  # before the attempt that recovers, or during it
+        self._freeze(ranks, pids)
+
+    def _await_noticed(self, ranks: Ranks) -> None:
+        """Wait until a rank that is awake says that an agent is gone; it may have said so, or have ended, already."""
+        awake = [rank for rank in range(len(ranks.pids)) if ranks.pids[rank] not in self.asleep]
+        give_up = time.monotonic() + LONG_S
+        while awake and not any("lost " in ranks.out(rank) or rank in ranks.poll() for rank in awake):
+            _must(time.monotonic() < give_up, "nobody notices", ranks)
+            time.sleep(0.05)
+
+    def _wake(self, when: int) -> None:
+        if self.asleep and self.asleep_until <= when:
+            time.sleep(self.dice.random() * when)
+            for pid in self.asleep:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGCONT)
+            self.asleep = []
+
+    def _silence(self, ranks: Ranks) -> None:
+        """Nothing arrives for longer than anybody waits for a sign of life; then it does, late, or at the very end."""
+        self.relay.silent = True
+        (self.place.folder / "go").touch()
+        self.relay.go.set()
+        self._await_noticed(ranks)
+        if self.case.phase == "restore" or self.dice.random() < 0.5:
+            self.relay.silent = False
+
+    def _jump(self) -> None:
+        jumped = self.dice.choice([-400 * DAY_S, -3600.0, 90.0, 400 * DAY_S, 30 * 365 * DAY_S])
+        new = self.place.folder / "clock.new"
+        new.write_text(str(jumped))
+        os.replace(new, self.place.folder / "clock")
+
     def _spoil(self, node: int, label: str) -> None:
         """Flip a bit in each segment of that label, wherever in it."""
         pid, job = self._agent(node), re.escape(f"{self.place.job}@{self.nodes[node]}")
@@ -306,7 +398,13 @@ class _Life:
         if self.case.fault in ("corrupt copy", "no memory for a copy") and self.case.phase != "restore":
             other = self._giver()
             self._kill(ranks, agents=[other], victims=[other])  # whose packs the spoilt copy is of
-        ranks.kill_all()
+        if self.asleep:  # a node that is as silent as its rank
+            for rank in range(len(ranks.pids)):
+                if rank != self.frozen_rank and rank not in ranks.poll():
+                    ranks.kill(rank)
+            ranks.wait_for([rank for rank in range(len(ranks.pids)) if rank != self.frozen_rank])
+        else:
+            ranks.kill_all()
         out = ranks.out(0)
         told = [int(step) for step in re.findall(r"committed step (\d+)", out)]
         copied = [EVERY * int(seq) for seq in re.findall(r"^Q (\d+)$", out, re.M)]
@@ -381,8 +479,8 @@ class _Life:
         _must(self.place.steps()[-1:] == [STEPS], f"committed are {self.place.steps()}", attempts[-1])
         for pid in self.place.agent_pids():
             os.kill(pid, signal.SIGKILL)
-        for step in self.place.steps() if self.case.fault != "corrupt memory" else ():
-            perdure.load(str(self.place.run_dir), step=step)  # that memory may have gone to disk after it was spoilt
+        for step in self.place.steps():
+            perdure.load(str(self.place.run_dir), step=step)
         last = self.place.start(*ARGV, "--no-agent", world=len(attempts[-1].pids), script=SCRIPT)
         self._ends_well(last)
         _must(last.began_at() == [STEPS] * len(last.pids), f"the disk gives {last.began_at()}", last)

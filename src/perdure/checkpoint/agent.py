@@ -14,6 +14,7 @@ import selectors
 import socket
 import threading
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -62,6 +63,7 @@ from perdure.checkpoint.messages import Generation as GenerationFacts
 from perdure.checkpoint.nodes import Nodes
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
+from perdure.process.memory import available_nbytes
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
@@ -99,6 +101,8 @@ class Agent:
         self._clients: dict[int, Client] = {}
         self._asking: list[int] = []
         self._segments: dict[int, Segment] = {}
+        self._making = threading.RLock()
+        self._made: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._offered: dict[int, dict[int, Segment]] = {}  # connection -> segment id -> what it was given
         self._sealed: dict[int, dict[int, int]] = {}  # generation -> local rank -> bytes of its pack
         self._pages: dict[str, Page] = {}
@@ -366,7 +370,7 @@ class Agent:
             return
         spare = grant.segment ^ 1
         taken = {segment for g in self.machine.generations for segment in g.lanes.values()}
-        if spare not in taken and _available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
+        if spare not in taken and self._available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
             with contextlib.suppress(PerdureError):  # made when it is needed, or refused then
                 self._provide(spare, grant.nbytes)
         given = self._offered[connection]
@@ -389,13 +393,23 @@ class Agent:
         self._segments[segment] = self._make(nbytes, str(segment))
 
     def _make(self, nbytes: int, label: str) -> Segment:
-        if nbytes + _MARGIN_NBYTES > _available_nbytes():
-            raise StorageFull(
-                f"no memory for a checkpoint of {nbytes >> 20} MiB: {_available_nbytes() >> 20} MiB are available on "
-                "this node; save less often to disk alone, or use more nodes",
-                file="memory",
-            )
-        return Segment.create(nbytes, label=f"{self.job}.{label}")
+        with self._making:
+            available = self._available_nbytes()
+            if nbytes + _MARGIN_NBYTES > available:
+                raise StorageFull(
+                    f"no memory for a checkpoint of {nbytes >> 20} MiB: {available >> 20} MiB are available on this "
+                    f"node, of which {_MARGIN_NBYTES >> 20} MiB stay free; give the job more memory or more nodes, or "
+                    "save without an agent",
+                    file="memory",
+                )
+            segment = Segment.create(nbytes, label=f"{self.job}.{label}")
+            self._made.add(segment)
+            return segment
+
+    def _available_nbytes(self) -> int:
+        """Memory that can be had, less what segments will still take that are not filled for the first time yet."""
+        with self._making:
+            return available_nbytes() - sum(each.untouched_nbytes for each in list(self._made) if not each.closed)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -450,12 +464,3 @@ class Agent:
     def _report(self, result: Callable[[], list[Action]]) -> None:
         self._results.append(result)
         os.eventfd_write(self._wake, 1)
-
-
-def _available_nbytes() -> int:
-    """Memory that can be had without swapping, as the kernel reckons."""
-    with open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(b"MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return 1 << 62
