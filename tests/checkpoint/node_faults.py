@@ -8,97 +8,21 @@ number of ranks changes, one that stopped and went on from disk at the very same
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import re
 import signal
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import HERE, Forker, Place, Ranks, await_that, digests_in
+from conftest import Forker, Place, Ranks, await_that, digests_in
+from fault_cases import ARGV, DEADLINES, EVERY, LONG_S, OUTCOMES, SCRIPT, STEPS, STORE, Case
 from relay import Relay
+from strikes import Struck, Wrong, must
 
 import perdure
 from perdure.errors import PerdureError
-
-STEPS, EVERY, MOMENT = 12, 3, 6  # the fault is at or after the save of step 6
-ARGV = ("--steps", str(STEPS), "--every", str(EVERY), "--whole")
-SILENT_S = 5
-DEADLINES = (
-    "--deadlines",
-    json.dumps(
-        {"agree_s": 60, "agent_s": 20, "stage_s": 30, "commit_s": 30, "stall_s": 30, "silent_s": SILENT_S},
-    ),
-)
-SCRIPT = str(HERE / "gated_trainer.py")
-LONG_S = 90.0
-
-PHASES = ("idle", "forward", "copy", "drain", "part", "commit", "partner", "restore")
-STORE = {
-    "drain": {"verb": "put", "match": "packs/*000000000006-*"},
-    "part": {"verb": "create", "match": "parts/*000000000006-*"},
-    "commit": {"verb": "create", "match": "slots/*", "nth": 2},
-}
-SEALED = ("idle", "drain", "part", "commit", "partner", "restore")  # before that nobody knows what the bytes should be
-FAULTS: dict[str, tuple[str, ...]] = {
-    "kill rank": PHASES,
-    "kill agent": PHASES,
-    "kill node": PHASES,
-    "kill two nodes": PHASES,
-    "cut link": PHASES,
-    "silent link": PHASES,
-    "slow link": PHASES,
-    "stop rank": PHASES,
-    "stop agent": PHASES,
-    "freeze agent": PHASES,
-    "freeze node": PHASES,
-    "clock jump": PHASES,
-    "corrupt memory": SEALED,
-    "corrupt copy": ("idle", "drain", "part", "commit", "restore"),
-    "full disk": tuple(STORE),
-    "EIO": tuple(STORE),
-    "no memory": ("idle", "copy"),
-    "no memory for a copy": ("partner",),
-}
-LIVED_THROUGH = {
-    "kill agent", "cut link", "silent link", "slow link", "stop rank", "stop agent", "freeze agent", "clock jump",
-    "full disk", "EIO", "no memory",
-}  # fmt: skip
-DAY_S = 86400.0
-OUTCOMES = ("exactly", "an older step, told", "an older step, of which no rank had been told more")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One case; all else follows from ``seed``."""
-
-    fault: str
-    phase: str
-    new_mesh: bool
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.fault}, {self.phase}, {'another mesh' if self.new_mesh else 'the same mesh'}, seed {self.seed}"
-
-
-def all_cases() -> list[tuple[str, str, bool]]:
-    return [(fault, phase, new) for fault, phases in FAULTS.items() for phase in phases for new in (False, True)]
-
-
-def draw(number: int) -> Case:
-    """The case of that number: all kinds in a shuffled order, then all again under other seeds."""
-    kinds = all_cases()
-    turn, place = divmod(number, len(kinds))
-    random.Random(turn).shuffle(kinds)
-    return Case(*kinds[place], seed=number)
-
-
-class Wrong(AssertionError):
-    """What must not be."""
 
 
 @dataclass
@@ -133,7 +57,7 @@ def wholes(ranks: Ranks) -> dict[int, str]:
     found: dict[int, str] = {}
     for rank in range(len(ranks.pids)):
         for step, digest in re.findall(r"^W (\d+) ([0-9a-f]+)$", ranks.out(rank), re.M):
-            _must(found.setdefault(int(step), digest) == digest, f"ranks differ in the whole of step {step}", ranks)
+            must(found.setdefault(int(step), digest) == digest, f"ranks differ in the whole of step {step}", ranks)
     return found
 
 
@@ -150,24 +74,10 @@ def play(case: Case, place: Place, references: References) -> str:
         relay.end()
 
 
-class _Life:
+class _Life(Struck):
     def __init__(self, case: Case, place: Place, references: References, relay: Relay) -> None:
-        self.case, self.place, self.references, self.relay = case, place, references, relay
-        self.dice = random.Random(case.seed)
-        self.nodes = ["a", "b", "c"] if case.fault == "kill two nodes" else ["a", "b"]
-        self.victim = self.dice.randrange(len(self.nodes))
-        self.gated = 0 if case.phase == "commit" else self.dice.randrange(len(self.nodes))
-        self.through = case.fault in LIVED_THROUGH
-        self.gone: set[int] = set()
-        self.promised = self.newest = 0
-        self.mesh = self.dice.choice(["first", "last", "more"])
-        self.spoiled = case.fault in ("corrupt memory", "corrupt copy")
-        self.asleep_until, self.frozen_rank = 0, -1
-        self.asleep: list[int] = []  # processes that are stopped, and may not be killed by a launcher
-
-    @property
-    def world(self) -> int:
-        return len(self.nodes)
+        super().__init__(case, place, relay)
+        self.references = references
 
     def live(self) -> str:
         self._start_agents()
@@ -275,122 +185,6 @@ class _Life:
         except AssertionError:
             raise Wrong(f"the moment does not come\n{ranks.text()}\n{ranks.stacks()}") from None
 
-    def _strike(self, ranks: Ranks) -> None:
-        time.sleep(self.dice.choice([0.0, 0.0, 0.02, 0.2]))
-        {
-            "kill rank": lambda: self._kill(ranks, agents=(), victims=[self.victim]),
-            "kill agent": lambda: self._kill(ranks, agents=[self.victim], victims=()),
-            "kill node": lambda: self._kill(ranks, agents=[self.victim], victims=[self.victim]),
-            "kill two nodes": lambda: self._kill(ranks, agents=self._two(), victims=self._two()),
-            "cut link": self.relay.cut_all,
-            "silent link": lambda: self._silence(ranks),
-            "slow link": lambda: setattr(self.relay, "slow_s", self.dice.choice([0.002, 0.01, 0.03])),
-            "stop rank": lambda: self._stop(ranks.pids[self.victim % len(ranks.pids)]),
-            "stop agent": lambda: self._stop(self._agent(self.victim)),
-            "freeze agent": lambda: self._freeze(ranks, [self._agent(self.victim)]),
-            "freeze node": lambda: self._freeze_node(ranks),
-            "clock jump": self._jump,
-            "corrupt memory": lambda: self._spoil(self.victim, r"\d+"),
-            "corrupt copy": lambda: self._spoil(self.victim, "kept"),
-            "full disk": lambda: None,
-            "EIO": lambda: None,
-            "no memory": lambda: None,
-            "no memory for a copy": lambda: None,
-        }[self.case.fault]()
-        (self.place.folder / "go").touch()
-        self.relay.go.set()
-
-    def _two(self) -> list[int]:
-        return sorted([self.victim, (self.victim + 1) % len(self.nodes)])
-
-    def _kill(self, ranks: Ranks, *, agents: Sequence[int], victims: Sequence[int]) -> None:
-        pids = [self._agent(each) for each in agents]
-        pids += [ranks.pids[each] for each in victims if each < len(ranks.pids)]
-        self.dice.shuffle(pids)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        self.gone |= set(agents)
-
-    def _agent(self, node: int) -> int:
-        pid = self.place.agent_pid(self.nodes[node])
-        _must(pid is not None, f"node {self.nodes[node]} has no agent")
-        assert pid is not None
-        return pid
-
-    def _stop(self, pid: int) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        (self.place.folder / "go").touch()
-        self.relay.go.set()
-        time.sleep(self.dice.choice([0.1, 0.5, 1.5]))
-        os.kill(pid, signal.SIGCONT)
-
-    def _freeze(self, ranks: Ranks, pids: Sequence[int]) -> None:
-        """Stop processes for longer than anybody waits for a sign of life; they come back when all have noticed."""
-        for pid in pids:
-            os.kill(pid, signal.SIGSTOP)
-        (self.place.folder / "go").touch()
-        self.relay.go.set()
-        self._await_noticed(ranks)
-        if self.case.fault == "freeze agent":
-            self.asleep = list(pids)
-            self._wake(0)
-
-    def _freeze_node(self, ranks: Ranks) -> None:
-        self.frozen_rank = self.victim % len(ranks.pids)
-        pids = [self._agent(self.victim), ranks.pids[self.frozen_rank]]
-        self.dice.shuffle(pids)
-        self.gone.add(self.victim)
-        self.asleep = pids
-        self.asleep_until = self.dice.choice([0, 1])  # before the attempt that recovers, or during it
-        self._freeze(ranks, pids)
-
-    def _await_noticed(self, ranks: Ranks) -> None:
-        """Wait until a rank that is awake says that an agent is gone; it may have said so, or have ended, already."""
-        awake = [rank for rank in range(len(ranks.pids)) if ranks.pids[rank] not in self.asleep]
-        give_up = time.monotonic() + LONG_S
-        while awake and not any("lost " in ranks.out(rank) or rank in ranks.poll() for rank in awake):
-            _must(time.monotonic() < give_up, "nobody notices", ranks)
-            time.sleep(0.05)
-
-    def _wake(self, when: int) -> None:
-        if self.asleep and self.asleep_until <= when:
-            time.sleep(self.dice.random() * when)
-            for pid in self.asleep:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGCONT)
-            self.asleep = []
-
-    def _silence(self, ranks: Ranks) -> None:
-        """Nothing arrives for longer than anybody waits for a sign of life; then it does, late, or at the very end."""
-        self.relay.silent = True
-        (self.place.folder / "go").touch()
-        self.relay.go.set()
-        self._await_noticed(ranks)
-        if self.case.phase == "restore" or self.dice.random() < 0.5:
-            self.relay.silent = False
-
-    def _jump(self) -> None:
-        jumped = self.dice.choice([-400 * DAY_S, -3600.0, 90.0, 400 * DAY_S, 30 * 365 * DAY_S])
-        new = self.place.folder / "clock.new"
-        new.write_text(str(jumped))
-        os.replace(new, self.place.folder / "clock")
-
-    def _spoil(self, node: int, label: str) -> None:
-        """Flip a bit in each segment of that label, wherever in it."""
-        pid, job = self._agent(node), re.escape(f"{self.place.job}@{self.nodes[node]}")
-        done = set()
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            name = os.readlink(fd)
-            inode = os.stat(fd).st_ino if re.match(rf"/memfd:perdure:{job}\.{label} ", name) else None
-            if inode is None or inode in done:
-                continue
-            done.add(inode)
-            with open(fd, "r+b") as file:
-                start = self.dice.randrange(os.fstat(file.fileno()).st_size)
-                byte = os.pread(file.fileno(), 1, start)
-                os.pwrite(file.fileno(), bytes([byte[0] ^ (1 << self.dice.randrange(8))]), start)
-        _must(bool(done), f"the agent of {self.nodes[node]} has no memory of the kind {label}")
-
     # --- what comes of it --------------------------------------------------------------------------------------------
 
     def _let_die(self, ranks: Ranks) -> None:
@@ -408,7 +202,8 @@ class _Life:
         out = ranks.out(0)
         told = [int(step) for step in re.findall(r"committed step (\d+)", out)]
         copied = [EVERY * int(seq) for seq in re.findall(r"^Q (\d+)$", out, re.M)]
-        if len(self.gone) <= 1 and self.case.fault not in ("corrupt memory", "corrupt copy"):
+        left = not self.gone or set(self.nodes) & set(self._recovering())  # else no node that has it takes part again
+        if left and len(self.gone) <= 1 and self.case.fault not in ("corrupt memory", "corrupt copy"):
             told += copied
         self.promised = max([self.promised, *told, *self.place.steps()])
         reached = [max(digests_in(ranks.out(rank)), default=0) for rank in range(len(ranks.pids))]
@@ -429,21 +224,21 @@ class _Life:
 
     def _ends_well(self, ranks: Ranks) -> None:
         codes = ranks.wait(within_s=LONG_S)
-        _must(codes == [0] * len(codes), f"ranks ended with {codes}", ranks)
+        must(codes == [0] * len(codes), f"ranks ended with {codes}", ranks)
 
     def _judge(self, attempts: Sequence[Ranks]) -> str:
         """How the last attempt has recovered."""
         ranks = attempts[-1]
         began = set(ranks.began_at())
-        _must(len(began) == 1, f"ranks began at {began}", ranks)
+        must(len(began) == 1, f"ranks began at {began}", ranks)
         at = began.pop() or 0
         if len(attempts) > 1 and at >= self.newest:
             return OUTCOMES[0]
         told = any("could not be used" in ranks.out(rank) for rank in range(len(ranks.pids)))
         failed = any("could not save step" in each.out(0) for each in attempts)
         if at < self.promised:
-            _must(told, f"step {self.promised} was promised, {at} came back, and nobody said why", ranks)
-            _must(self.spoiled, f"step {self.promised} was promised, {at} came back", ranks)
+            must(told, f"step {self.promised} was promised, {at} came back, and nobody said why", ranks)
+            must(self.spoiled, f"step {self.promised} was promised, {at} came back", ranks)
         return OUTCOMES[1] if told or failed else OUTCOMES[2]
 
     def _told_of_all(self, attempts: Sequence[Ranks]) -> str:
@@ -452,7 +247,7 @@ class _Life:
         for step in missing:
             for rank in range(len(attempts[0].pids)):
                 said = f"could not save step {step}" in attempts[0].out(rank)
-                _must(said, f"step {step} is not there, and rank {rank} was not told", attempts[0])
+                must(said, f"step {step} is not there, and rank {rank} was not told", attempts[0])
         return OUTCOMES[1] if missing else OUTCOMES[0]
 
     def _compare(self, attempts: Sequence[Ranks]) -> None:
@@ -470,26 +265,21 @@ class _Life:
                 whole = {step: digest for step, digest in before.items() if 0 < step <= moved} | more
             found = {step: digest for step, digest in wholes(ranks).items() if step}
             wrong = sorted(step for step in found if whole.get(step) != found[step])
-            _must(not wrong, f"the whole differs from that of an uninterrupted run at steps {wrong}", ranks)
+            must(not wrong, f"the whole differs from that of an uninterrupted run at steps {wrong}", ranks)
             pieces = sorted(key for key, digest in ranks.digests().items() if mine.get(key) != digest)
-            _must(not pieces, f"(rank, step) differ from an uninterrupted run: {pieces[:6]}", ranks)
+            must(not pieces, f"(rank, step) differ from an uninterrupted run: {pieces[:6]}", ranks)
 
     def _from_disk(self, attempts: Sequence[Ranks]) -> None:
         """With no agent left anywhere: the last step is whole on disk, and what it should be."""
-        _must(self.place.steps()[-1:] == [STEPS], f"committed are {self.place.steps()}", attempts[-1])
+        must(self.place.steps()[-1:] == [STEPS], f"committed are {self.place.steps()}", attempts[-1])
         for pid in self.place.agent_pids():
             os.kill(pid, signal.SIGKILL)
         for step in self.place.steps():
             perdure.load(str(self.place.run_dir), step=step)
         last = self.place.start(*ARGV, "--no-agent", world=len(attempts[-1].pids), script=SCRIPT)
         self._ends_well(last)
-        _must(last.began_at() == [STEPS] * len(last.pids), f"the disk gives {last.began_at()}", last)
-        _must(wholes(last) == {STEPS: wholes(attempts[-1])[STEPS]}, "the disk gives another state", last)
-
-
-def _must(holds: bool, what: str, ranks: Ranks | None = None) -> None:
-    if not holds:
-        raise Wrong(what if ranks is None else f"{what}\n{ranks.text()}")
+        must(last.began_at() == [STEPS] * len(last.pids), f"the disk gives {last.began_at()}", last)
+        must(wholes(last) == {STEPS: wholes(attempts[-1])[STEPS]}, "the disk gives another state", last)
 
 
 def _fresh(folder: Path) -> Path:

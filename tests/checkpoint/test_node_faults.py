@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from conftest import Forker, Place
-from node_faults import Case, References, Wrong, all_cases, draw, play
+from fault_cases import Case, all_cases, draw
+from node_faults import References, play
+from strikes import Wrong
 
 DOZEN = [
     Case("kill rank", "copy", True, 1),

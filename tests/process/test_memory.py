@@ -54,6 +54,7 @@ def test_a_limit_of_version_2_counts_and_so_does_one_above_it(root: Path) -> Non
 def test_a_limit_of_version_1_counts_also_where_the_container_sees_its_own_folder_as_the_top(root: Path) -> None:
     put(root, proc__self__cgroup="9:cpu:/x\n4:memory:/not/seen/here\n")
     stat(
-        root, "sys/fs/cgroup/memory", memory_DOT_limit_in_bytes=f"{5 * MIB}\n", memory_DOT_usage_in_bytes=f"{4 * MIB}\n", memory_DOT_stat=f"inactive_file 3\ntotal_inactive_file {MIB}\n",
+        root, "sys/fs/cgroup/memory", memory_DOT_limit_in_bytes=f"{5 * MIB}\n",
+        memory_DOT_usage_in_bytes=f"{4 * MIB}\n", memory_DOT_stat=f"inactive_file 3\ntotal_inactive_file {MIB}\n",
     )  # fmt: skip
     assert available_nbytes(root=root) == 2 * MIB
