@@ -57,6 +57,8 @@ class _Save:
     parts: dict[int, PartSaid] = field(default_factory=dict)
     slot: int | None = None
     error: PerdureError | None = None
+    heard: bool = False
+    """whether the error is of another node, and names it"""
 
 
 class CouncilHost(Protocol):
@@ -112,6 +114,8 @@ class Council:
         """the agent that keeps copies of what this one holds"""
         self.partner_node = -1
         """its node"""
+        self.names: Sequence[str] = ()
+        """what people call the nodes, if that is known"""
         self._links: dict[int, NodeLink] = {}  # node -> its link; of those that follow, that of node 0
         self._sending = [threading.Lock() for _ in range(nodes)]
         self._beating: threading.Thread | None = None
@@ -124,6 +128,10 @@ class Council:
     def leads(self) -> bool:
         """Whether this agent commits."""
         return self.node == 0
+
+    def label(self, node: int) -> str:
+        """What to call a node in a sentence."""
+        return f"node {node} ({self.names[node]})" if node < len(self.names) else f"node {node}"
 
     @property
     def lost(self) -> bool:
@@ -161,7 +169,7 @@ class Council:
         with self._changed:
             while len(self._links) < self.nodes - 1:
                 missing = sorted(set(range(1, self.nodes)) - self._links.keys())
-                deadline.check(f"the agents of nodes {', '.join(map(str, missing))}")
+                deadline.check(f"the agents of {', '.join(map(self.label, missing))}")
                 self._changed.wait(min(0.5, deadline.left()))
 
     def admit(self, member: Member, link: NodeLink) -> None:
@@ -208,7 +216,7 @@ class Council:
                     self._send(node, told)
             case Broke() if self.leads:
                 theirs = from_wire(message.error)
-                self.broke(message.save, type(theirs)(f"node {node}: {theirs}", **theirs.facts), heard=True)
+                self.broke(message.save, type(theirs)(f"{self.label(node)}: {theirs}", **theirs.facts), heard=True)
             case Ask():
                 with self._changed:
                     told = self._told(message.save, self._save(message.save)) if self.leads else None
@@ -251,7 +259,7 @@ class Council:
         with self._changed:
             if self._closed or self._lost is not None:
                 return
-            self._lost = AgentLost(f"the agent of node {node} is gone ({why})", node=node)
+            self._lost = AgentLost(f"the agent of {self.label(node)} is gone ({why})", node=node)
             if isinstance(why, AgentLost):  # node 0 says which one
                 self._lost = why
             members = [each for each in self._links if each != node] if self.leads else []
@@ -304,7 +312,7 @@ class Council:
                 if len(save.parts) == self.nodes - 1:
                     return [save.parts[node] for node in sorted(save.parts)]
                 missing = sorted(set(range(1, self.nodes)) - save.parts.keys())
-                deadline.check(", ".join(f"the part of node {node}" for node in missing))
+                deadline.check(", ".join(f"the part of {self.label(node)}" for node in missing))
                 if self._changed.wait(min(_ASK_S, deadline.left())):
                     missing = []  # there is news: look first
 
@@ -328,7 +336,7 @@ class Council:
                     raise save.error
                 if self._lost is not None:
                     raise self._lost
-                deadline.check("the commit of node 0")
+                deadline.check(f"the commit of {self.label(0)}")
                 self._changed.wait(min(_ASK_S, deadline.left()))
             message = Ask(save=part.save, step=part.step)
 
@@ -340,7 +348,7 @@ class Council:
             self._send(0, Broke(save=name, error=to_wire(error)))
             return
         error.facts.setdefault("final", True)  # this node commits only what has not failed
-        if self._end(name, slot=None, error=error):
+        if self._end(name, slot=None, error=error, heard=heard):
             self._tell_all(name)
             if heard:
                 self._host.broken(name, error)
@@ -409,17 +417,17 @@ class Council:
             while len(found := self._seen.get(proposed, {})) < len(members):
                 if self._lost is not None:
                     raise self._lost
-                missing = ", ".join(f"node {node}" for node in members if node not in found)
+                missing = ", ".join(self.label(node) for node in members if node not in found)
                 deadline.check(missing)
                 self._changed.wait(min(0.5, deadline.left()))
             return [own, *found.values()]
 
-    def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None) -> bool:
+    def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None, heard: bool = False) -> bool:
         with self._changed:
             save = self._save(name)
             first = save.slot is None and save.error is None
             if first:
-                save.slot, save.error = slot, error
+                save.slot, save.error, save.heard = slot, error, heard
             self._changed.notify_all()
             return first
 
@@ -433,7 +441,10 @@ class Council:
         if save.slot is not None:
             return Made(save=name, slot=save.slot)
         if save.error is not None:
-            return Undone(save=name, error=to_wire(save.error), final=bool(save.error.facts.get("final")))
+            error = save.error
+            if not save.heard:  # it is this node's own
+                error = type(error)(f"{self.label(self.node)}: {error}", **error.facts)
+            return Undone(save=name, error=to_wire(error), final=bool(save.error.facts.get("final")))
         return None
 
     def _tell_all(self, name: SaveName) -> None:

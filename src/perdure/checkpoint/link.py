@@ -182,10 +182,11 @@ class AgentLink:
             raise from_wire(reply.error)
         return int(reply.port)
 
-    def introduce(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
+    def introduce(self, addresses: Sequence[Address], names: Sequence[str], partner: int, deadline: Deadline) -> None:
         """Let the agent meet those of the other nodes; ``partner`` is to keep copies. Raises what prevents it."""
         future: Future[Received] = self._expect("introduced", 0)
-        self._send(Introduce(addresses=list(addresses), partner=partner, within_s=deadline.left()))
+        within_s = deadline.left()
+        self._send(Introduce(addresses=list(addresses), names=list(names), partner=partner, within_s=within_s))
         reply, _ = self._result(future, deadline)
         if reply.error is not None:
             raise from_wire(reply.error)
@@ -225,7 +226,9 @@ class AgentLink:
             if self._error is None and isinstance(error, AgentLost):  # that of another node: none commits any more
                 self._error = error
             elif self._error is None:
-                self._error = AgentLost(f"the node's agent (pid {self.agent_pid}) is gone: {error}", pid=self.agent_pid)
+                self._error = AgentLost(
+                    f"the node's agent (pid {self.agent_pid}) is gone ({error})", pid=self.agent_pid
+                )
             return self._error
 
     def _read_forever(self) -> None:

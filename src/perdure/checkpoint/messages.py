@@ -311,6 +311,8 @@ class Introduce(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The agents of all nodes, in order: host and port; meet them within ``within_s``. Answered by `Introduced`."""
 
     addresses: list[tuple[str, int]]
+    names: list[str]
+    """what people call the nodes"""
     partner: int
     """the node that keeps a copy of what this one holds"""
     within_s: float

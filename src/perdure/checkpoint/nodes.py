@@ -109,6 +109,7 @@ class Nodes:
         council = self._councils.get(client.session)
         if council is None or not 0 <= message.partner < len(message.addresses) == council.nodes:
             raise ProtocolError("a session joins before its agents are introduced, all of them")
+        council.names = message.names
 
         def meet() -> None:
             error = None
@@ -186,9 +187,11 @@ class Nodes:
                     self._give(generation, council)
             except Exception as why:  # also a bug must reach whoever waits, not end the thread
                 theirs = from_wire(to_wire(why))
-                node = "" if council is None else f"node {council.node} has no copy on its partner, "
-                partner = "" if council is None else f"node {council.partner_node}: "
-                error = type(theirs)(f"{node}{partner}{theirs}", **theirs.facts)
+                where = ""
+                if council is not None:
+                    mine, partner = council.label(council.node), council.label(council.partner_node)
+                    where = f"{mine} has no copy on its partner, {partner}: "
+                error = type(theirs)(f"{where}{theirs}", **theirs.facts)
             if council is not None:
                 council.copied(generation.name, error)
             self.report(lambda g=generation: self.machine.copied(g))  # type: ignore[misc]
