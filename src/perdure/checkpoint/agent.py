@@ -82,7 +82,8 @@ class Agent:
     """Serves one run and job on ``listener`` until the lease is over; `run` returns then.
 
     ``store`` is where generations are drained to. ``lease_s`` is how long the agent stays without any rank or launcher
-    connected.
+    connected. ``memory_bytes`` bounds the checkpoint memory that it holds; by default what the node has available does,
+    as the kernel reckons it.
     """
 
     def __init__(
@@ -93,16 +94,18 @@ class Agent:
         job: str,
         url: str,
         lease_s: float,
+        memory_bytes: int | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self.store, self.listener, self.job, self.url, self.clock = store, listener, job, url, clock
         self.machine = Machine(lease_s=lease_s, now=clock.monotonic())
         self._links: dict[int, Link] = {}
+        self._memory_bytes = memory_bytes
+        self._made: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._clients: dict[int, Client] = {}
         self._asking: list[int] = []
         self._segments: dict[int, Segment] = {}
         self._making = threading.RLock()
-        self._made: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._offered: dict[int, dict[int, Segment]] = {}  # connection -> segment id -> what it was given
         self._sealed: dict[int, dict[int, int]] = {}  # generation -> local rank -> bytes of its pack
         self._pages: dict[str, Page] = {}
@@ -365,19 +368,17 @@ class Agent:
         try:
             self._provide(grant.segment, grant.nbytes)
         except PerdureError as error:
-            client = self._clients[connection]
-            self._act(self.machine.abandoned(client, Abandon(seq=grant.seq, error=to_wire(error)), error))
+            self._act(self.machine.no_room(grant, error))
             return
-        spare = grant.segment ^ 1
-        taken = {segment for g in self.machine.generations for segment in g.lanes.values()}
-        if spare not in taken and self._available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
+        spare = grant.spare
+        if spare is not None and self._available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
             with contextlib.suppress(PerdureError):  # made when it is needed, or refused then
                 self._provide(spare, grant.nbytes)
         given = self._offered[connection]
         offered = [
             segment
             for segment in (grant.segment, spare)
-            if segment in self._segments and given.get(segment) is not self._segments[segment]
+            if segment is not None and segment in self._segments and given.get(segment) is not self._segments[segment]
         ]
         given.update((segment, self._segments[segment]) for segment in offered)
         fds = tuple(self._segments[segment].fd for segment in offered)
@@ -394,6 +395,13 @@ class Agent:
 
     def _make(self, nbytes: int, label: str) -> Segment:
         with self._making:
+            held = sum(each.nbytes for each in list(self._made))
+            if self._memory_bytes is not None and held + nbytes > self._memory_bytes:
+                raise StorageFull(
+                    f"no memory for a checkpoint of {nbytes >> 20} MiB: the agent holds {held >> 20} MiB and may hold "
+                    f"{self._memory_bytes >> 20} MiB; give more memory_bytes, or use more nodes",
+                    file="memory",
+                )
             available = self._available_nbytes()
             if nbytes + _MARGIN_NBYTES > available:
                 raise StorageFull(
@@ -402,9 +410,9 @@ class Agent:
                     "save without an agent",
                     file="memory",
                 )
-            segment = Segment.create(nbytes, label=f"{self.job}.{label}")
-            self._made.add(segment)
-            return segment
+            made = Segment.create(nbytes, label=f"{self.job}.{label}")
+            self._made.add(made)
+            return made
 
     def _available_nbytes(self) -> int:
         """Memory that can be had, less what segments will still take that are not filled for the first time yet."""

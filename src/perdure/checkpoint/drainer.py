@@ -15,10 +15,12 @@ from typing import Protocol
 
 from perdure.checkpoint import drain as draining
 from perdure.checkpoint.blame import disagreement
+from perdure.checkpoint.coded_packs import Base
 from perdure.checkpoint.council import Council
 from perdure.checkpoint.memory_packs import verify
 from perdure.checkpoint.messages import Terms
 from perdure.checkpoint.peer_messages import PartSaid
+from perdure.checkpoint.policy import Policy
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.checkpoint.vocabulary import Drain, Drained, Generation
 from perdure.clock import Deadline
@@ -64,9 +66,13 @@ class Drainer:
 
     def __init__(self, store: Store, *, url: str, host: Host) -> None:
         self._store, self._url, self._host = store, url, host
-        self._orders: queue.SimpleQueue[tuple[Drain, int] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[Drain, int, float] | None] = queue.SimpleQueue()
         self._count = 0
         self._stored: Stored | None = None
+        self._policy = Policy()
+        self._base: tuple[int, Stored] | None = None  # the generation that deltas can be made on, as it is stored
+        self._submitted_s: float | None = None  # when the drain before this one was ordered, and when it ended
+        self._ended_s = 0.0
         self._retention = Retention()
         self._thread = threading.Thread(target=self._work, name="drain", daemon=True)
 
@@ -77,7 +83,7 @@ class Drainer:
     def submit(self, order: Drain) -> None:
         """Drain a generation after those before it."""
         self._count += 1
-        self._orders.put((order, self._count))
+        self._orders.put((order, self._count, time.monotonic()))
 
     def end(self, *, within_s: float) -> None:
         """No order comes any more; wait a little for what is done now."""
@@ -86,15 +92,21 @@ class Drainer:
 
     def _work(self) -> None:
         while (ordered := self._orders.get()) is not None:
-            order, seq = ordered
+            order, seq, submitted_s = ordered
             generation = order.generation
             result: Drained | PerdureError
             began = time.monotonic()
             try:
+                between_s = None if self._submitted_s is None else submitted_s - self._submitted_s
+                self._submitted_s = submitted_s
+                self._policy.paced(between_s, late=self._ended_s > submitted_s)
                 slot, raw, stored = self._drain(order, seq)
-                result = Drained(slot, raw, stored, time.monotonic() - began)
+                new = self._base is not None and self._base[0] == generation.id
+                keep = self._policy.keeps_base(generation.lead.coding) if new else None
+                result = Drained(slot, raw, stored, time.monotonic() - began, keep)
             except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
                 result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
+            self._ended_s = time.monotonic()
             self._host.drained(generation, result)
             if not isinstance(result, PerdureError) and generation.terms is not None and generation.terms.keep:
                 self._retain(generation)
@@ -105,7 +117,7 @@ class Drainer:
         if council is not None:
             return self._drain_together(action, seq, council)
         run, order = self._begin(action, seq)
-        part = self._write(run, order, generation, "node0")
+        part = self._write(run, order, action, "node0")
         assert part is not None
         try:
             self._compare(generation, part)
@@ -113,7 +125,7 @@ class Drainer:
             draining.withdraw(run, part.ref)
             raise
         made = draining.commit(run, order, [part.ref])
-        self._stored = part.stored(made.slot)
+        self._remember(generation, part, made.slot)
         return made.slot, generation.raw_nbytes, part.nbytes
 
     def _drain_together(self, action: Drain, seq: int, council: Council) -> tuple[int, int, int]:
@@ -121,7 +133,7 @@ class Drainer:
         generation, part = action.generation, None
         try:
             run, order = self._begin(action, seq)
-            part = self._write(run, order, generation, f"node{council.node}")
+            part = self._write(run, order, action, f"node{council.node}")
             if part is not None:
                 self._compare(generation, part)
             mine = PartSaid(
@@ -147,15 +159,14 @@ class Drainer:
                 draining.withdraw(run, part.ref)
             raise known from error
         if not council.leads:
-            return self._follow(run, council, part, mine)
+            return self._follow(run, council, generation, part, mine)
         try:
             made = draining.commit(run, order, [each.ref for each in parts if each.ref is not None])
         except PerdureError as error:  # it may have been made all the same
             council.conclude(generation.name, error=error)
             raise
         council.conclude(generation.name, slot=made.slot)
-        if part is not None:
-            self._stored = part.stored(made.slot)
+        self._remember(generation, part, made.slot)
         return made.slot, sum(each.raw_nbytes for each in parts), sum(each.stored_nbytes for each in parts)
 
     def _gathered(self, order: draining.Order, council: Council, mine: PartSaid) -> list[PartSaid]:
@@ -168,7 +179,12 @@ class Drainer:
         return parts
 
     def _follow(
-        self, run: Run, council: Council, part: draining.WrittenPart | None, mine: PartSaid
+        self,
+        run: Run,
+        council: Council,
+        generation: Generation,
+        part: draining.WrittenPart | None,
+        mine: PartSaid,
     ) -> tuple[int, int, int]:
         deadline = Deadline.after(council.commit_s, f"step {mine.step} to be committed by node 0")
         try:
@@ -177,8 +193,7 @@ class Drainer:
             if error.facts.get("final") and part is not None:
                 draining.withdraw(run, part.ref)
             raise
-        if part is not None:
-            self._stored = part.stored(slot)
+        self._remember(generation, part, slot)
         return slot, mine.raw_nbytes, mine.stored_nbytes
 
     def _begin(self, action: Drain, seq: int) -> tuple[Run, draining.Order]:
@@ -202,12 +217,19 @@ class Drainer:
         )
         return run, order if terms is None else _with_terms(order, terms)
 
-    def _write(
-        self, run: Run, order: draining.Order, generation: Generation, writer: str
-    ) -> draining.WrittenPart | None:
+    def _write(self, run: Run, order: draining.Order, action: Drain, writer: str) -> draining.WrittenPart | None:
         """This node's part of a generation, None if it holds nothing of it."""
-        packs = self._packs(generation)
-        return draining.write_part(run, order, writer=writer, packs=packs, stored=self._stored) if packs else None
+        packs = self._packs(action.generation)
+        if not packs:
+            return None
+        base = None
+        if action.on is not None and self._base is not None and self._base[0] == action.on.id and order.coding != "raw":
+            segments = self._host.packs(action.on)
+            entries = {each.entry.key: each for each in draining.entries_of(segments)}
+            base = Base(action.on.step, self._base[1], segments, entries)
+        return draining.write_part(
+            run, order, writer=writer, packs=packs, stored=self._stored, base=base, policy=self._policy
+        )
 
     def _packs(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
         return [*self._host.packs(generation), *self._host.fostered(generation)]
@@ -220,6 +242,17 @@ class Drainer:
         """
         only = part.written if generation.by == generation.session else None
         verify(self._packs(generation), file=f"the memory of step {generation.step}", only=only)
+
+    def _remember(self, generation: Generation, part: draining.WrittenPart | None, slot: int) -> None:
+        """What has become durable: so that the next save refers to it, or is made on it."""
+        if part is None:
+            return
+        self._stored = part.stored(slot)
+        if not generation.staged or generation.lead.coding == "raw":
+            return
+        self._policy.ended(part.nbytes, generation.raw_nbytes, delta=part.delta)
+        if not part.delta:
+            self._base = generation.id, self._stored
 
     def _retain(self, generation: Generation) -> None:
         """After a commit, prune by the rules that came with it; what goes wrong is told, and no save fails by it.

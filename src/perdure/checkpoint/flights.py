@@ -16,6 +16,7 @@ from perdure.checkpoint.drain import Order
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Abandon, Committed, Complete, Failed, Reached
 from perdure.checkpoint.notes import FailureNotes
+from perdure.checkpoint.policy import Policy
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
 from perdure.checkpoint.staging import Worker
@@ -73,6 +74,7 @@ class Flights:
         self._drainer: Worker | None = None
         self._newest_slot: int | None = None
         self._stored: Stored | None = None  # of the drainer's thread
+        self._policy = Policy()  # of the drainer's thread
         self._keep = keep
         self._retention = Retention()  # of the drainer's thread
         self._flights: dict[int, Flight] = {}
@@ -214,6 +216,7 @@ class Flights:
             after=self._newest_slot,
             notes=self._failures,
             stored=self._stored,
+            policy=self._policy,
         )
         self._stored = stored
         self._committed(flight.saved, outcome)

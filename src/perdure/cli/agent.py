@@ -34,6 +34,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--job", required=True, help="the job's name")
     parser.add_argument("--url", required=True, help="the run's store")
     parser.add_argument("--lease", default=None, metavar="S", help=f"seconds without anybody ({LEASE_S:g})")
+    parser.add_argument("--memory", type=int, default=None, metavar="BYTES", help="checkpoint memory to hold at most")
     parser.set_defaults(func=main)
 
 
@@ -45,7 +46,7 @@ def main(args: argparse.Namespace) -> int:
         lease_s = _lease_s(args.lease, "--lease")
     else:
         lease_s = _lease_s(os.environ.get("PERDURE_LEASE_S") or str(LEASE_S), "PERDURE_LEASE_S")
-    return serve(args.job, args.url, lease_s=lease_s, open_store=open_store)
+    return serve(args.job, args.url, lease_s=lease_s, memory_bytes=args.memory, open_store=open_store)
 
 
 def _lease_s(text: str, of: str) -> float:
@@ -61,7 +62,9 @@ def _lease_s(text: str, of: str) -> float:
     return seconds
 
 
-def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., object]) -> int:
+def serve(
+    job: str, url: str, *, lease_s: float, memory_bytes: int | None = None, open_store: Callable[..., object]
+) -> int:
     """Take the lock, listen, serve. ``open_store`` is a parameter so that tests can put a faulty store between."""
     from typing import cast
 
@@ -79,7 +82,8 @@ def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., objec
         _sweep(path.parent)
         clear_stale(path)
         listener = listen(path)
-        agent = Agent(cast(Store, open_store(url)), listener, job=job, url=url, lease_s=lease_s)
+        store = cast(Store, open_store(url))
+        agent = Agent(store, listener, job=job, url=url, lease_s=lease_s, memory_bytes=memory_bytes)
         signal.signal(signal.SIGTERM, lambda number, frame: agent.leave())
         try:
             agent.run()

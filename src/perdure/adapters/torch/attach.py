@@ -57,6 +57,7 @@ def attach(
     agent: bool = True,
     keep: Keep | None = None,
     coding: str = "raw",
+    memory_bytes: int | None = None,
     deadlines: Deadlines | None = None,
 ) -> Run:
     """Restore the newest step of the run at ``to`` if there is one, then save every ``every`` steps by itself.
@@ -71,7 +72,8 @@ def attach(
     it) or anything with ``state_dict``; ``scheduler`` and the values of ``extra`` are anything with ``state_dict``,
     tensors, or `RankLocal`. Random generators are saved rank by rank. ``step`` restores that step and no other.
     ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
-    ``coding="lossless"`` stores tensors compressed, bit for bit.
+    ``coding="lossless"`` stores tensors as small as they get, bit for bit, ``"auto"`` as what is durable soonest.
+    ``memory_bytes`` bounds the checkpoint memory of each node's agent.
 
     ``run.step`` counts completed optimizer steps (of several optimizers: when each has done one). On SIGTERM (and on
     the first Ctrl-C) all ranks save at one agreed step and exit with 128 + the signal. At a clean exit the last step
@@ -88,7 +90,7 @@ def attach(
             "state_dict() and load_state_dict()",
             key="loader",
         )
-    ckpt = Checkpointer(to, agent=agent, keep=keep, coding=coding, deadlines=deadlines)
+    ckpt = Checkpointer(to, agent=agent, keep=keep, coding=coding, memory_bytes=memory_bytes, deadlines=deadlines)
     rng = Rng(ckpt.rank)
     tree: dict[str, Any] = {"model": model}
     for i, each in enumerate(optimizers):
