@@ -230,7 +230,7 @@ def test_a_node_that_is_gone_does_not_keep_the_others_from_asking_again(three: l
     three[2].council.close()
     await_that(lambda: bool(three[0].told_lost))
     three[0].council.stop_wanted()
-    await_that(lambda: not three[0].council._agreeing)
+    await_that(lambda: not three[0].council._stopping.agreeing)
     assert not three[0].told_firm
 
 

@@ -39,16 +39,15 @@ from perdure.checkpoint.peer_messages import (
     StopWanted,
     Undone,
 )
+from perdure.checkpoint.stopping import Stopping
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, from_wire, to_wire
-from perdure.progress import MARGIN_STEPS
 from perdure.wire import Address, NodeLink, connect_node
 
 __all__ = ["Council", "CouncilHost"]
 
 _KEPT = 64  # saves whose end is remembered, for those that come late
 _SEND_S = 60.0
-_LOOK_S = 8.0  # less than ranks wait for a step to become firm
 _ASK_S = 1.0  # between questions whether what is awaited will ever come
 
 
@@ -107,8 +106,14 @@ class Council:
         self.session, self.secret, self.url, self.node, self.nodes = session, secret, url, node, nodes
         self.commit_s, self.silent_s = commit_s, silent_s
         self._host = host
-        self._seen: dict[int, dict[int, int]] = {}  # proposed step -> node -> the largest step there
-        self._agreeing = False
+        self._stopping = Stopping(
+            members=lambda: list(self._links),
+            send=self._send,
+            look=host.look,
+            firm=host.firm,
+            lost=lambda: self._lost,
+            label=self.label,
+        )
         self._copies: dict[SaveName, set[int]] = {}
         self.partner: Address | None = None
         """the agent that keeps copies of what this one holds"""
@@ -236,9 +241,7 @@ class Council:
                 found = self._host.look(message.proposed)
                 self._send(node, StopSeen(proposed=message.proposed, step=found))
             case StopSeen() if self.leads:
-                with self._changed:
-                    self._seen.setdefault(message.proposed, {})[node] = message.step
-                    self._changed.notify_all()
+                self._stopping.seen(node, proposed=message.proposed, step=message.step)
             case StopFirm() if not self.leads:
                 self._host.firm(message.step)
             case Beat():
@@ -378,49 +381,11 @@ class Council:
     # --- where all stop ----------------------------------------------------------------------------------------------
 
     def stop_wanted(self) -> None:
-        """A rank was asked to stop: agree on a step that lies ahead of all, as `perdure.progress.stop` tells.
-
-        On a thread.
-        """
+        """A rank was asked to stop: agree on a step that lies ahead of all (`stopping`), on a thread."""
         if not self.leads:
             self._send(0, StopWanted())
             return
-        with self._changed:
-            if self._agreeing:
-                return
-            self._agreeing = True
-        threading.Thread(target=self._agree, name="stop", daemon=True).start()
-
-    def _agree(self) -> None:
-        try:
-            target = 0
-            while True:
-                steps = self._looks(target, Deadline.after(_LOOK_S, "the steps of all nodes"))
-                if target and max(steps) < target:
-                    break
-                target = max(steps) + MARGIN_STEPS
-            for node in list(self._links):
-                self._send(node, StopFirm(step=target))
-            self._host.firm(target)
-        except PerdureError:  # a node is gone, or slow: whoever still wants to stop asks again
-            self._agreeing = False
-
-    def _looks(self, proposed: int, deadline: Deadline) -> list[int]:
-        """The largest step of each node once all of them have seen ``proposed``."""
-        with self._changed:
-            self._seen.pop(proposed, None)
-            members = list(self._links)
-        for node in members:
-            self._send(node, StopLook(proposed=proposed))
-        own = self._host.look(proposed)
-        with self._changed:
-            while len(found := self._seen.get(proposed, {})) < len(members):
-                if self._lost is not None:
-                    raise self._lost
-                missing = ", ".join(self.label(node) for node in members if node not in found)
-                deadline.check(missing)
-                self._changed.wait(min(0.5, deadline.left()))
-            return [own, *found.values()]
+        self._stopping.wanted()
 
     def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None, heard: bool = False) -> bool:
         with self._changed:
