@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from perdure.checkpoint.council import Council
@@ -270,3 +271,15 @@ def test_all_hear_which_node_is_gone(three: list[Node]) -> None:
     three[1].council.close()
     await_that(lambda: bool(three[0].told_lost and three[2].told_lost))
     assert "the agent of node 1 is gone" in str(three[2].told_lost[0])
+
+
+def test_a_failure_on_the_node_that_commits_names_it_on_the_others_by_what_people_call_it(three: list[Node]) -> None:
+    for node in three:
+        node.council.names = ("gpu-1", "gpu-2", "gpu-3")
+    wait = in_background(lambda: three[1].council.report(part(1), soon()))
+    three[0].council.conclude(SAVE, error=StorageFull("no space is left on the device", file="x"))
+    with pytest.raises(StorageFull, match=r"^node 0 \(gpu-1\): no space is left on the device$"):
+        wait()
+    three[2].council.broke(("s", 2), StorageFull("no memory", file="memory"))
+    with pytest.raises(StorageFull, match=r"^node 2 \(gpu-3\): no memory$"):
+        three[1].council.report(msgspec.structs.replace(part(1), save=("s", 2)), soon())
