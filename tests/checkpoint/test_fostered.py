@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from msgspec.structs import replace
 from test_generations import begin, broken, committed, digests, drains, met, rank, saved, staged, told
 
 from perdure.checkpoint.generations import Broken, Fostered, Machine
@@ -102,3 +103,21 @@ def test_a_node_is_not_given_up_before_its_rank_has_said_what_it_went_on_from() 
     assert machine.asked("s", 2, 6, by="t") == []
     machine.left(client.id, 3.0)
     assert broken(machine.asked("s", 2, 6, by="t"))
+
+
+def held(machine: Machine, client: Client, seq: int) -> None:
+    """A save to memory alone, whole and hashed."""
+    machine.begun(client, replace(begin(seq, seq), durable=False))
+    (generation,) = digests(machine.staged(client, staged(client, seq, seq)))
+    machine.digested(generation)
+
+
+def test_a_step_in_memory_alone_stays_until_the_segment_of_it_is_wanted() -> None:
+    """The one after it may not be whole on other nodes yet."""
+    a = rank(0, world=1)
+    machine = met(a)
+    held(machine, a, 1)
+    held(machine, a, 2)
+    assert [each.seq for each in machine.restorable()] == [2, 1]
+    machine.begun(a, replace(begin(3, 3), durable=False))
+    assert [each.seq for each in machine.restorable()] == [2]

@@ -79,6 +79,18 @@ def test_a_rank_killed_in_the_copy_leaves_the_step_before_it(place: Place, undis
     assert place.steps() == [3, 6, 9, 12]
 
 
+def test_a_rank_killed_in_the_copy_leaves_the_step_before_it_in_memory_too(place: Place, undisturbed: Digests) -> None:
+    """Though the other node has the newer step whole already, and no store has either."""
+    argv = ("--steps", "12", "--every", "12", "--memory-every", "3")
+    ranks = place.start(*argv, "--fault", "copy@9", nodes=AB)
+    assert ranks.wait_for([1]) == [-signal.SIGKILL], ranks.text()
+    ranks.await_line("saved step 9 to memory|copied step 9|saved step 6")
+    ranks.kill_all()
+    again = place.train(*argv, nodes=AB)
+    assert again.began_at() == [6, 6], again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
+
+
 def test_a_step_that_is_in_memory_alone_comes_back_from_the_memory_of_all_nodes(
     place: Place, undisturbed: Digests
 ) -> None:

@@ -139,15 +139,18 @@ def test_what_was_altered_on_its_way_is_refused_and_the_copy_before_it_stays(par
     assert [ward.facts.step for ward in partner.wards] == [3]
 
 
-def test_the_newest_copy_takes_the_place_of_the_one_before_it_under_another_id(partner: Partner) -> None:
+def test_the_newest_two_copies_are_kept_in_turn_under_ids_of_their_own(partner: Partner) -> None:
     ids = []
-    for step in (3, 6, 9):
+    for step in (3, 6, 9, 12):
         index, view = sealed(step)
         partner.give(deposit(step, [(index, view)]), [view])
-        (ward,) = partner.wards
-        assert ward.facts.step == step
-        ids.append(ward.id)
-    assert len(set(ids)) == 3
+        assert [ward.facts.step for ward in partner.wards] == [each for each in (step - 3, step) if each]
+        ids.append(max(partner.wards, key=lambda ward: ward.facts.step).id)
+        packs = partner.read(step)
+        entry = entry_of(packs)
+        assert packs.fetch(entry.start, entry.nbytes) == view[entry.start : entry.start + entry.nbytes]
+        packs.close()
+    assert len(set(ids)) == 4
     assert max(ids) < 0
     assert partner.read(3).packs == []
 

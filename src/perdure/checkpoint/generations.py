@@ -9,7 +9,9 @@ Theory. A *generation* is one save of all ranks of the node. It lives in segment
 A save that is to stay in memory ends in HELD once it is digested; it is drained only if a new session goes on from it.
 
 The newest complete generation is always kept: it is what a restarted rank comes back from. So a rank may fill a
-segment only if no kept generation lies in it; the others wait (back-pressure). A generation that is not complete
+segment only if no kept generation lies in it; the others wait (back-pressure). One before it that lies in memory alone
+stays until its segment is wanted, which is when all ranks of all nodes have staged the newest: until then a rank that
+dies while it copies would leave neither. A generation that is not complete
 within the time its ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held.
 
 A rank has two segments, and a third one while a *base* is kept: the durable generation that deltas are made on. The
@@ -449,12 +451,16 @@ class Machine:
     def _settle(self) -> list[Action]:
         """Drop what need not be kept, start the next drain, grant what waits."""
         actions: list[Action] = []
+        older: list[Generation] = []  # that may go, oldest first
         newest = next(iter(self.restorable()), None)  # and so of use
         last = next((g for g in reversed(self.generations) if g.whole and g.digested), None)  # for `_adopt_again`
         for generation in list(self.generations):
             kept = any(generation is each for each in (newest, last, self.base)) or generation.adopter is not None
             if generation.at_rest and not kept:
-                self.generations.remove(generation)
+                if generation.phase is Phase.DURABLE or not generation.staged:
+                    self.generations.remove(generation)
+                else:
+                    older.append(generation)
         if self._draining is None and self._queue and self._queue[0].digested:
             generation = self._queue.pop(0)
             generation.phase = Phase.DRAINING
@@ -465,6 +471,9 @@ class Machine:
         for waiting in list(self._waiting) if not self._base_must_go else ():
             begun = self._find(waiting.client.session, waiting.begin.seq)
             segment = self._free_segment(waiting.client)
+            while segment is None and older:
+                self.generations.remove(older.pop(0))
+                segment = self._free_segment(waiting.client)
             if begun is None or segment is None:
                 continue
             self._waiting.remove(waiting)

@@ -1,6 +1,7 @@
-"""What an agent keeps in its memory for other nodes: of each the newest copy that is whole, verified before it counts.
+"""What an agent keeps in its memory for other nodes: of each the newest two copies, verified before they count.
 
-While a newer copy of a node arrives the older one stays, so each node takes up twice the memory of its packs here.
+Of two, because a node's newest save may not be whole on all nodes yet; the older one goes when the next copy comes. So
+each node takes up twice the memory of its packs here.
 Memory that is not there is refused to the giver, who tells its ranks; nobody is killed for want of it.
 """
 
@@ -21,6 +22,7 @@ from perdure.wire import NodeLink
 __all__ = ["Ward", "Wards", "give"]
 
 _PACK_S = 600.0
+_COPIES = 2  # of each giver
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +70,14 @@ class Wards:
 
     def __init__(self, make: Callable[[int], Segment]) -> None:
         self._make = make
-        self._kept: dict[str, Ward] = {}  # the giver: run and the ranks that it holds
-        self._spare: dict[str, list[Segment]] = {}
+        self._kept: dict[str, list[Ward]] = {}  # the giver (run and the ranks that it holds): oldest first
         self._adopted: dict[SaveName, list[Given]] = {}  # to be made durable: never overwritten
         self._ids = 0
         self._lock = threading.Lock()
 
     def __iter__(self) -> Iterator[Ward]:
         with self._lock:
-            return iter(list(self._kept.values()))
+            return iter([ward for wards in self._kept.values() for ward in wards])
 
     def of(self, save: SaveName) -> list[Ward]:
         """All that is kept of a save."""
@@ -89,7 +90,7 @@ class Wards:
         """
         with self._lock:
             known = self._adopted.get(save) or [
-                each for ward in self._kept.values() if ward.save == save for each in ward.given
+                each for wards in self._kept.values() for ward in wards if ward.save == save for each in ward.given
             ]
             of_rank = {each.packed.index.rank: each for each in known}
             missing = [rank for rank in ranks if rank not in of_rank]
@@ -108,11 +109,17 @@ class Wards:
     def take(self, link: NodeLink, deposit: Deposit) -> None:
         """Receive a copy, verify it, keep it in place of the one before it, and answer."""
         giver = f"{deposit.facts.run} {deposit.facts.ranks}"
+        spare: list[Segment] = []
         with self._lock:
-            spare = self._spare.pop(giver, [])
+            wards = self._kept.get(giver, [])
+            late = _late(deposit.facts, wards)
+            if late is None and len(wards) == _COPIES:
+                oldest = wards.pop(0)
+                if oldest.save not in self._adopted:
+                    spare += [segment for _, segment in oldest.packs]
         taken: list[tuple[Packed, Segment]] = []
-        error: PerdureError | None = None
-        for packed in deposit.packs:
+        error: PerdureError | None = late
+        for packed in deposit.packs if late is None else ():
             fitting = next((each for each in spare if each.nbytes >= packed.nbytes), None)
             try:
                 if fitting is not None:
@@ -147,30 +154,27 @@ class Wards:
             link.send(Kept(error=to_wire(why)), deadline=Deadline.after(_PACK_S, "another node"))
             return
         with self._lock:
-            before = self._kept.get(giver)
-            if before is not None and _age(ward) < _age(before):
-                error = Superseded(
-                    f"a copy of step {ward.facts.step} comes after one of step {before.facts.step} of a later attempt: "
-                    "this writer must stop",
-                    epoch=ward.facts.epoch,
-                    newer=before.facts.epoch,
-                )
-            else:
-                self._kept.pop(giver, None)
-                self._kept[giver] = ward
-                if before is not None and before.save not in self._adopted:
-                    self._spare[giver] = [segment for _, segment in before.packs]
-            epochs = sorted({each.facts.epoch for each in self._kept.values()})[-2:]  # of attempts before that: no use
-            for old in [name for name, each in self._kept.items() if each.facts.epoch not in epochs]:
-                del self._kept[old]
-                self._spare.pop(old, None)
+            wards = self._kept.setdefault(giver, [])
+            error = _late(deposit.facts, wards)  # another may have come meanwhile
+            if error is None:
+                wards.append(ward)
+            epochs = sorted({each[-1].facts.epoch for each in self._kept.values() if each})[-2:]
+            for old in [name for name, each in self._kept.items() if not each or each[-1].facts.epoch not in epochs]:
+                del self._kept[old]  # of attempts before that: no use
         answer = Kept() if error is None else Kept(error=to_wire(error))
         link.send(answer, deadline=Deadline.after(_PACK_S, "another node"))
 
 
-def _age(ward: Ward) -> tuple[int, int]:
-    """What is of a later attempt, or a later save of the same attempt, is newer."""
-    return ward.facts.epoch, ward.facts.seq
+def _late(facts: Generation, wards: Sequence[Ward]) -> PerdureError | None:
+    """Why a copy may not take the place of those that are kept: they are of a later attempt, or of a later save."""
+    newest = wards[-1].facts if wards else None
+    if newest is None or (facts.epoch, facts.seq) >= (newest.epoch, newest.seq):
+        return None
+    return Superseded(
+        f"a copy of step {facts.step} comes after one of step {newest.step} of a later attempt: this writer must stop",
+        epoch=facts.epoch,
+        newer=newest.epoch,
+    )
 
 
 def give(link: NodeLink, deposit: Deposit, views: Callable[[int], memoryview]) -> None:

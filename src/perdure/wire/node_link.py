@@ -266,7 +266,10 @@ def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> Non
 
 def _ready(sock: socket.socket, what: int, within_s: float) -> bool:
     poller = select.poll()
-    poller.register(sock, what)
+    try:
+        poller.register(sock, what)
+    except ValueError:
+        raise LinkLost("the connection to a node is closed") from None
     return bool(poller.poll(within_s * 1000))
 
 
