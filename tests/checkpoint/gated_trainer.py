@@ -19,10 +19,9 @@ from typing import Any
 import jumping
 import trainer
 
-from perdure.checkpoint import checkpointer, restoring
+from perdure.checkpoint import checkpointer, copying, restoring
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Reached
-from perdure.state import save
 
 FOLDER = pathlib.Path(sys.argv[sys.argv.index("--to") + 1]).parent
 WHERE, _, AT = os.environ.get("GATE", "").partition("@")
@@ -71,7 +70,7 @@ def gate_arm(arm: Any) -> Any:
     def armed(self: Any, run: Any, model: Any, optimizer: Any) -> None:
         arm(self, run, model, optimizer)
         model.register_forward_hook(lambda *_: gate("forward", run.step))
-        whole = save.copy_many
+        whole = copying.copy_many
 
         def half(src: Any, dst: Any, nbytes: Any, **options: Any) -> None:
             if threading.current_thread().name == "perdure-copy":
@@ -82,7 +81,7 @@ def gate_arm(arm: Any) -> Any:
             else:
                 whole(src, dst, nbytes, **options)
 
-        save.copy_many = half  # type: ignore[assignment]
+        copying.copy_many = half  # type: ignore[assignment]
 
     return armed
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
-from perdure.checkpoint.memory_packs import headers_digest, verify
+from perdure.checkpoint.arrival import receive_pack
 from perdure.checkpoint.messages import Generation, Packed, Terms
 from perdure.checkpoint.peer_messages import Bytes, Deposit, Kept, SaveName
 from perdure.clock import Deadline
-from perdure.errors import BlobCorrupt, BlobMissing, PerdureError, ProtocolError, Superseded, from_wire, to_wire
+from perdure.errors import BlobMissing, PerdureError, ProtocolError, Superseded, from_wire, to_wire
 from perdure.shm import Segment
 from perdure.wire import NodeLink
 
@@ -71,6 +72,7 @@ class Wards:
     def __init__(self, make: Callable[[int], Segment]) -> None:
         self._make = make
         self._kept: dict[str, list[Ward]] = {}  # the giver (run and the ranks that it holds): oldest first
+        self._spare: dict[str, list[Segment]] = {}  # for the second copy of a giver
         self._adopted: dict[SaveName, list[Given]] = {}  # to be made durable: never overwritten
         self._ids = 0
         self._lock = threading.Lock()
@@ -109,8 +111,8 @@ class Wards:
     def take(self, link: NodeLink, deposit: Deposit) -> None:
         """Receive a copy, verify it, keep it in place of the one before it, and answer."""
         giver = f"{deposit.facts.run} {deposit.facts.ranks}"
-        spare: list[Segment] = []
         with self._lock:
+            spare = self._spare.pop(giver, [])
             wards = self._kept.get(giver, [])
             late = _late(deposit.facts, wards)
             if late is None and len(wards) == _COPIES:
@@ -134,11 +136,19 @@ class Wards:
             link.send(Kept(error=to_wire(error)), deadline=deadline)
             return
         link.send(Kept(), deadline=deadline)  # there is room: send
+        wrong: PerdureError | None = None
         for packed, segment in taken:
-            message, nbytes = link.recv(Deadline.after(_PACK_S, "a pack of another node"))
+            deadline = Deadline.after(_PACK_S, "a pack of another node")
+            message, nbytes = link.recv(deadline)
             if not isinstance(message, Bytes) or message.number != packed.number or nbytes != packed.nbytes:
                 raise ProtocolError("a deposit sends the packs that it announced, in order")
-            link.recv_bulk(segment.view[:nbytes], Deadline.after(_PACK_S, "a pack of another node"))
+            file = f"a copy of step {deposit.facts.step}"
+            found = receive_pack(link, packed, segment.view[:nbytes], file=file, deadline=deadline)
+            wrong = wrong or found
+        deadline = Deadline.after(_PACK_S, "another node")
+        if wrong is not None:
+            link.send(Kept(error=to_wire(wrong)), deadline=deadline)
+            return
         given = zip(taken, deposit.said, deposit.raw_nbytes, strict=True)
         with self._lock:
             self._ids -= 1
@@ -148,12 +158,6 @@ class Wards:
                 deposit.terms,
                 tuple(Given(packed, segment, deposit.terms, said, n) for (packed, segment), said, n in given),
             )
-        try:
-            _verify(ward)
-        except PerdureError as why:
-            link.send(Kept(error=to_wire(why)), deadline=Deadline.after(_PACK_S, "another node"))
-            return
-        with self._lock:
             wards = self._kept.setdefault(giver, [])
             error = _late(deposit.facts, wards)  # another may have come meanwhile
             if error is None:
@@ -161,8 +165,21 @@ class Wards:
             epochs = sorted({each[-1].facts.epoch for each in self._kept.values() if each})[-2:]
             for old in [name for name, each in self._kept.items() if not each or each[-1].facts.epoch not in epochs]:
                 del self._kept[old]  # of attempts before that: no use
-        answer = Kept() if error is None else Kept(error=to_wire(error))
-        link.send(answer, deadline=Deadline.after(_PACK_S, "another node"))
+                self._spare.pop(old, None)
+        link.send(Kept() if error is None else Kept(error=to_wire(error)), deadline=deadline)
+        if error is None and wards == [ward]:
+            self._prepare(giver, ward)
+
+    def _prepare(self, giver: str, ward: Ward) -> None:
+        """Make the memory for the next copy of a new giver, and its pages: only the first one waits for the kernel."""
+        spare: list[Segment] = []
+        with suppress(PerdureError):  # made when it is needed, or refused then
+            for packed, _ in ward.packs:
+                spare.append(self._make(packed.nbytes))
+                spare[-1].populate()
+            with self._lock:
+                if self._kept.get(giver) == [ward]:
+                    self._spare[giver] = spare
 
 
 def _late(facts: Generation, wards: Sequence[Ward]) -> PerdureError | None:
@@ -182,10 +199,8 @@ def give(link: NodeLink, deposit: Deposit, views: Callable[[int], memoryview]) -
     link.send(deposit, deadline=Deadline.after(_PACK_S, "the partner node"))
     _heed(link)
     for packed in deposit.packs:
-        view = views(packed.number)
-        link.send(
-            Bytes(number=packed.number), view, deadline=Deadline.after(_PACK_S, "the partner node to take a pack")
-        )
+        deadline = Deadline.after(_PACK_S, "the partner node to take a pack")
+        link.send(Bytes(number=packed.number), views(packed.number), deadline=deadline)
     _heed(link)
 
 
@@ -195,12 +210,3 @@ def _heed(link: NodeLink) -> None:
         raise ProtocolError(f"a partner node answered with a {type(answer).__name__}")
     if answer.error is not None:
         raise from_wire(answer.error)
-
-
-def _verify(ward: Ward) -> None:
-    """Compare every tile with its digest: what came over the network is not believed."""
-    file = f"a copy of step {ward.facts.step}"
-    for packed, view in ward.views():
-        if headers_digest(packed.index, view) != packed.headers:
-            raise BlobCorrupt(f"a pack of step {ward.facts.step} is not the one that its node announced")
-    verify([(packed.index, view) for packed, view in ward.views()], file=file)
