@@ -224,9 +224,10 @@ class Checkpointer:
         if done is None:
             return None
         self._planner.forget()
-        self._base_slot, self._base_generation = done.slot, done.generation
+        self._base_slot = done.slot
+        self._base_generation = None if done.adoption is None else done.adoption.generation
         self._last = None
-        if done.generation is not None and self._link is not None and self._placement.local_rank == 0:
+        if done.adoption is not None and self._link is not None and self._placement.local_rank == 0:
             with suppress(AgentLost):  # told by the link; the step is restored all the same
                 self._link.post(done.adoption)
         self.tell(done.fact, everywhere=bool(done.fact.notes))  # what was passed over may concern one rank alone

@@ -19,6 +19,7 @@ __all__ = [
     "Abandon",
     "Adopt",
     "Adopted",
+    "Beat",
     "Begin",
     "Borrow",
     "Committed",
@@ -42,10 +43,11 @@ __all__ = [
     "Release",
     "Sample",
     "Staged",
+    "Terms",
     "Welcome",
 ]
 
-PROTOCOL = "0"
+PROTOCOL = "1"
 MAX_MESSAGE_BYTES = 256 << 20
 Role = Literal["rank", "launcher"]
 
@@ -130,6 +132,29 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     def said(self) -> dict[str, str]:
         """What this rank says of all that it holds in common with others: name to digest."""
         return {sample.tensor: sample.digest for sample in self.samples} | self.value_digests
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a commit says of a save, beside its parts: the same on every node. As in `Staged`."""
+
+    claim: str | None = None
+    meta: dict[str, Any] | None = None
+    metric: float | None = None
+    pinned: bool = False
+    coding: str = "raw"
+    keep: str = ""
+
+    @classmethod
+    def of(cls, staged: Staged) -> Terms:
+        """Those of a rank's word."""
+        return cls(
+            claim=staged.claim,
+            meta=staged.meta,
+            metric=staged.metric,
+            pinned=staged.pinned,
+            coding=staged.coding,
+            keep=staged.keep,
+        )
 
 
 class Abandon(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="abandon"):
@@ -227,9 +252,21 @@ class Lent(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
 
 class Adopt(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopt"):
-    """The session goes on from ``generation``: see that it becomes durable, again if that had failed."""
+    """The session goes on from ``generation``: see that it becomes durable, again if that had failed.
+
+    All nodes of the session are told, each to write what ranks of its own agent saved, and what ``kept`` ranks saved
+    whose node is gone. One that holds nothing of it takes part under a number that is nobody's.
+    """
 
     generation: int
+    session: str = ""
+    seq: int = 0
+    step: int = 0
+    epoch: int = 0
+    base_slot: int | None = None
+    """the slot that the save follows, for nodes that hold nothing of their own"""
+    kept: list[int] = []
+    """ranks whose packs this agent keeps for another node, and is to make durable in its place"""
 
 
 class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopted"):
@@ -252,7 +289,7 @@ class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     """The session has ranks on several nodes, of which this is number ``node``; answered by `Joined`, or `Failed`.
 
     Its agents know each other by ``secret`` (hexadecimal). ``host`` is the address by which other nodes reach this one,
-    ``commit_s`` how many seconds a save may take to become durable.
+    ``commit_s`` how many seconds a save may take to become durable, ``silent_s`` how long another agent may be silent.
     """
 
     node: int
@@ -260,6 +297,7 @@ class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     secret: str
     host: str
     commit_s: float
+    silent_s: float
 
 
 class Joined(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="joined"):
@@ -273,6 +311,8 @@ class Introduce(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The agents of all nodes, in order: host and port; meet them within ``within_s``. Answered by `Introduced`."""
 
     addresses: list[tuple[str, int]]
+    names: list[str]
+    """what people call the nodes"""
     partner: int
     """the node that keeps a copy of what this one holds"""
     within_s: float
@@ -288,6 +328,10 @@ class Disband(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """An agent of another node is gone: from here on no agent commits in this session, its ranks save by themselves."""
 
     error: dict[str, Any]
+
+
+class Beat(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="beat"):
+    """The agent is alive: said to ranks, whether there is anything else to say or not."""
 
 
 class Release(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
@@ -317,5 +361,6 @@ Message = (
     | Introduced
     | Disband
     | Reached
+    | Beat
     | Release
 )

@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.checkpoint.adoption import adoption
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.framework import Framework, Target
 from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, holders_of, line_up
@@ -57,7 +58,7 @@ _LOOK_BACK = 64  # commits that a restore of "the newest" may fall back through
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A restore that succeeded; ``generation`` is set if the step was in memory alone.
+    """A restore that succeeded; ``adoption`` is what to tell the agent if the step was in memory alone.
 
     ``slot`` is its commit; of a step in memory alone, the commit that the next one is to follow if the step never
     becomes durable.
@@ -65,14 +66,8 @@ class Done:
 
     step: int
     slot: int | None
-    generation: int | None
+    adoption: Adopt | None
     fact: Restored
-
-    @property
-    def adoption(self) -> Adopt:
-        """What to tell the agent, so that the step becomes durable."""
-        assert self.generation is not None
-        return Adopt(generation=self.generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,16 +293,13 @@ class Restoring:
         return memory
 
     def _borrow(self, candidate: Candidate) -> list[Loan]:
-        mine = self._generation(candidate)
+        mine = next((each for each in self._mine if (each.session, each.seq) == candidate.name), None)
         if mine is None or self._link is None:
             return []
         try:
             return self._link.borrow(mine.id, Deadline.after(self._deadlines.agent_s, "the agent's memory"))
         except (AgentLost, DeadlineExceeded):
             return []
-
-    def _generation(self, candidate: Candidate) -> Generation | None:
-        return next((each for each in self._mine if (each.session, each.seq) == candidate.name), None)
 
     def _vote(self, work: Callable[[], Result]) -> tuple[PerdureError | None, Result | None]:
         """Run ``work`` and tell all ranks how it went; the error of the lowest failing rank is everybody's."""
@@ -332,7 +324,6 @@ class Restoring:
         return [msgspec.json.decode(each) for each in told]
 
     def _done(self, candidate: Candidate, report: LoadReport, notes: list[str], seconds: float) -> Done:
-        mine = self._generation(candidate)
         fact = Restored(
             step=candidate.step,
             tiers=report.tier_nbytes,
@@ -343,25 +334,14 @@ class Restoring:
         )
         if candidate.slot is not None:
             return Done(candidate.step, candidate.slot, None, fact)
-        known = next(
+        known = [
             each for view in self._views for each in view.generations if (each.session, each.seq) == candidate.name
-        )
+        ]
         head = self._head
-        follows = head.slot if head is not None and head.epoch == known.epoch else known.base_slot
-        return Done(candidate.step, follows, mine.id if mine is not None and self._adoptable(candidate) else None, fact)
-
-    def _adoptable(self, candidate: Candidate) -> bool:
-        """Whether the agents can make the step durable as they hold it: each of them a part, and together all."""
-        holders = holders_of(self._views, *candidate.name, own=True)
-        nodes = range(1 if self._peers is None else len(self._peers.addresses))
-        if len(holders) != next(
-            each.world
-            for view in self._views
-            for each in view.generations
-            if (each.session, each.seq) == candidate.name
-        ):
-            return False
-        return all(len(of) == 1 for of in holders.values()) and {of[0] for of in holders.values()} == set(nodes)
+        follows = next((each.base_slot for each in known if each.base_slot is not None), None)
+        if head is not None and head.epoch == known[0].epoch:
+            follows = head.slot
+        return Done(candidate.step, follows, adoption(self._views, candidate, node=self._node, follows=follows), fact)
 
 
 def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:
