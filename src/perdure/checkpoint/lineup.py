@@ -20,13 +20,15 @@ __all__ = ["Candidate", "RankView", "SlotFacts", "holders_of", "line_up"]
 
 
 class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A commit on the current branch."""
+    """A commit on the current branch, and where it stands: in the store that commits, in its copy far away."""
 
     slot: int
     step: int
     epoch: int
     session: str
     seq: int
+    home: bool = True
+    remote: bool = False
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -10,13 +10,14 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoint.messages import Generation, Packed
+from perdure.checkpoint.messages import Generation, Packed, Reached
 from perdure.store import PartRef
 
 __all__ = [
     "Ask",
     "Broke",
     "Bytes",
+    "Carried",
     "Copied",
     "Deposit",
     "Fetch",
@@ -102,6 +103,13 @@ class Copied(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     error: dict[str, Any] | None = None
 
 
+class Carried(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="carried"):
+    """From node 0, which carries: what became of a save on its way to the store far away."""
+
+    save: SaveName
+    said: Reached
+
+
 class StopWanted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stop-wanted"):
     """A rank of this node was asked to stop: let all agree on a step (`perdure.progress.stop`)."""
 
@@ -181,6 +189,7 @@ PeerMessage = (
     | Made
     | Undone
     | Copied
+    | Carried
     | StopWanted
     | StopLook
     | StopSeen
