@@ -19,14 +19,14 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from perdure.checkpoint.messages import Carry
+from perdure.checkpoint.messages import Carry, Reached
 from perdure.errors import BlobMissing, CallError, IntegrityError, PerdureError, Superseded, from_wire, to_wire
 from perdure.store import Note, Run, Store
 from perdure.upkeep.carrying import Carried, carry
 from perdure.upkeep.keep import parse
 from perdure.upkeep.retention import Retention
 
-__all__ = ["Arrived", "Carrier", "CarrierHost", "CarryOrder"]
+__all__ = ["Arrived", "Carrier", "CarrierHost", "CarryOrder", "reached"]
 
 _NEVER = (IntegrityError, CallError, Superseded)  # what trying again does not mend
 _OWED = 16  # steps that wait for a copy that is away
@@ -52,6 +52,14 @@ class Arrived:
     slot: int
     sent_nbytes: int
     seconds: float
+
+
+def reached(order: CarryOrder, result: Arrived | PerdureError) -> Reached:
+    """How ranks are told of the end of an order."""
+    seq = order.save[1]
+    if isinstance(result, PerdureError):
+        return Reached(seq=seq, tier="remote", error=to_wire(result))
+    return Reached(seq=seq, tier="remote", slot=result.slot, nbytes=result.sent_nbytes, seconds=result.seconds)
 
 
 class CarrierHost(Protocol):
@@ -101,6 +109,12 @@ class Carrier:
             self._changed.notify_all()
         for each in passed:
             self._host.carried(each, _passed_over(each, order))
+
+    def nudge(self) -> None:
+        """A step was committed that is not to be carried: what has failed is tried again."""
+        with self._changed:
+            self._due, self._moved = True, time.monotonic()
+            self._changed.notify_all()
 
     @property
     def busy(self) -> bool:

@@ -21,6 +21,7 @@ import msgspec
 
 from perdure.checkpoint.asked import checked_metric, checked_step, checked_tier
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.copies import Copies
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
@@ -30,6 +31,7 @@ from perdure.checkpoint.messages import Adopted, Begin, Notify, Reached, Sample,
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.planning import Planner, sample
 from perdure.checkpoint.pool import Pool
+from perdure.checkpoint.remote import Remote
 from perdure.checkpoint.restoring import Restoring
 from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.solo import SoloSave
@@ -61,7 +63,8 @@ class Checkpointer:
     ``start_agent`` is the command that starts the node's agent; ``None`` saves without one. ``url`` names the store
     for the agent and for people. ``notes`` carries failures between ranks that save without an agent. ``keep`` says
     which steps stay once newer ones are committed; by default all do. ``budget_bytes`` bounds the memory that a restore
-    takes for reading what does not go straight into its final place. ``coding`` is "raw" or "lossless".
+    takes for reading what does not go straight into its final place. ``coding`` is "raw" or "lossless". ``remote`` is
+    the store that committed steps are carried to.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Checkpointer:
         keep: Keep | None = None,
         budget_bytes: int = 256 << 20,
         coding: str = "raw",
+        remote: Remote | None = None,
     ) -> None:
         if not isinstance(log, Log):
             raise CallError(f"log is a {type(log).__name__}; give a perdure.events.Log, or leave it out")
@@ -91,6 +95,7 @@ class Checkpointer:
         self.log = log
         self.rank, self.world = fabric.rank, fabric.world
         self.session = ""
+        self._remote = remote
         self._store, self._url, self._framework, self._fabric = store, url, framework, fabric
         self._placement = placement
         self._start_agent = start_agent
@@ -120,6 +125,7 @@ class Checkpointer:
             latest=self.latest,
             tell=self.tell,
             keep=self._keep,
+            remote=remote,
         )
         self._copier: Worker | None = None
         self._copied = threading.Event()
@@ -149,12 +155,13 @@ class Checkpointer:
         ``step`` is below 10^12, ``metric`` (for ``keep`` and for people) a finite number. ``tier="memory"`` saves to
         the memory of the node's agent (and, of several nodes, of a partner's) and no further: it costs no I/O, lasts
         until the next save, and ends with the agent; a restore may find it, and then it becomes durable.
+        ``tier="remote"`` asks for this very step to be carried to the remote store once it is committed.
 
         Raises `CallError` and its kinds for what cannot be saved, on every rank alike where ranks disagree.
         """
         began = time.perf_counter()
         step, metric = checked_step(step), checked_metric(metric)
-        durable = checked_tier(tier)
+        durable = checked_tier(tier, remote=self._remote is not None)
         self._engage()
         if not durable and not self.has_agent:
             return self._no_memory(step)
@@ -168,6 +175,7 @@ class Checkpointer:
             durable=durable,
         )
         flight = self._flights.add(saved)
+        flight.carry = self._flights.far.begin(saved, asked=tier == "remote", alone=not self.has_agent)
         if self._peers is None:
             saved.note_peers(
                 CallError("no other node keeps a copy of this save: there is one node only, or no agent", tier="peer")
@@ -228,6 +236,7 @@ class Checkpointer:
             node=self._placement.node,
             peers=self._peers,
             url=self._url,
+            copies=self._copies(),
         )
         done = restoring.run_through(tree, step=step, slot=slot)
         if done is None:
@@ -242,16 +251,26 @@ class Checkpointer:
         return done.step
 
     def steps(self) -> list[int]:
-        """The committed steps of the branch that training is on, oldest first."""
+        """The committed steps of the branch that training is on, oldest first, those of the remote store among them."""
         run = self._reader()
         if run is None:
             return []
-        return sorted(self._ask(lambda: {commit.step for commit in standing(run)}, "the committed steps"))
+        if self._remote is None:
+            return sorted(self._ask(lambda: {commit.step for commit in standing(run)}, "the committed steps"))
+        return sorted(self._ask(lambda: {each.step for each in self._copies().chain()}, "the committed steps"))
+
+    def _copies(self) -> Copies:
+        """Where committed steps are restored from: the store, and the remote one behind it."""
+        remote = self._remote
+        return Copies(self._opened(), None if remote is None else lambda: remote.opened(self._tell_note))
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
         run = self._reader()
         found = None if run is None else self._ask(lambda: newest(run), "the newest step")
+        if found is None and run is not None and self._remote is not None:  # it was lost, and has caught up
+            there = self._ask(lambda: self._copies().chain(most=1), "the newest step of the remote store")
+            return there[0].step if there else None
         return None if found is None else found.step
 
     def wait_for(self, *, step_after: int, timeout_s: float) -> int:
@@ -276,7 +295,7 @@ class Checkpointer:
         self._flights.settle(leaving_within_s=leaving_within_s)
         if self._last is not None and self._last.is_staged:
             self.fence()  # nobody else will say how long the last save took
-        self._flights.end()
+        self._flights.end(carry_s=self.deadlines.commit_s if leaving_within_s is None else 0.0)
         if self._copier is not None:
             self._copier.end()
         if self._link is not None:
@@ -350,6 +369,9 @@ class Checkpointer:
         return self._run
 
     def _open(self, *, create: bool) -> Run:
+        remote = self._remote
+        if create and remote is not None:
+            self._ask(lambda: remote.bring_home(self._store, self._tell_note), "the run in the remote store")
         return self._ask(lambda: Run.open(self._store, create=create, tell=self._tell_note), "opening the run")
 
     def _ask(self, question: Callable[[], Answer], what: str) -> Answer:
@@ -486,6 +508,7 @@ class Checkpointer:
                 pinned=flight.order.pinned,
                 coding=flight.order.coding,
                 keep=text_of(self._keep),
+                carry=flight.carry,
             )
             try:
                 link.post(staged)
@@ -508,7 +531,7 @@ class Checkpointer:
         if isinstance(message, Notify):
             self.tell(Notice(text=message.text))
             return
-        if isinstance(message, Reached) and message.error is not None:
+        if isinstance(message, Reached) and message.tier == "peer" and message.error is not None:
             text = f"no other node keeps a copy of this step: {message.error['message']}"
             if text not in self._said:  # or of the next ones, for the same reason
                 self._said.add(text)

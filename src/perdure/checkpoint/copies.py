@@ -42,7 +42,9 @@ class Copies:
         self.problem: PerdureError | None = None
         """why the copy was of no use when commits were lined up"""
 
-    def chain(self, *, step: int | None, slot: int | None, most: int) -> list[SlotFacts]:
+    def chain(
+        self, *, step: int | None = None, slot: int | None = None, most: int | None = None
+    ) -> list[SlotFacts]:
         """The commits that can be restored, newest first, at most ``most`` or up to ``step``; the one in ``slot`` alone.
 
         Raises what must not be taken for a run without steps: `BlobMissing`, or what keeps the copy from being read,

@@ -25,6 +25,7 @@ from perdure.checkpoint.messages import (
     Introduced,
     Join,
     Joined,
+    Notify,
     Packed,
     Reached,
 )
@@ -210,7 +211,7 @@ class Nodes:
         ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
         return [Tell(client.id, message) for client in ranks]
 
-    def tell_carried(self, name: SaveName, said: Reached) -> list[Action]:
+    def tell_carried(self, name: SaveName, said: Reached | Notify) -> list[Action]:
         session, _ = name
         ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
         return [Tell(client.id, said) for client in ranks]

@@ -6,8 +6,10 @@ The first URL of a run commits. A URL of ``tiers`` holds a copy of some of its s
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from perdure.checkpoint.messages import Carry
 from perdure.errors import BlobMissing, CallError, PerdureError, Superseded
@@ -19,6 +21,7 @@ from perdure.upkeep.keep import Keep, as_rules, text_of
 __all__ = ["KEEP_ALL", "Remote", "remote_of"]
 
 KEEP_ALL = "all"
+Place: TypeAlias = str | os.PathLike[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,7 +94,7 @@ def _top(run: Run) -> int:
 
 def remote_of(
     url: StoreUrl,
-    tiers: str | Sequence[str],
+    tiers: Place | Sequence[Place],
     *,
     every: int | None,
     keep: Keep | None,
@@ -104,7 +107,7 @@ def remote_of(
 
     Raises `CallError` for what makes no sense, before anything is touched.
     """
-    given = [tiers] if isinstance(tiers, str) else list(tiers)
+    given = [tiers] if isinstance(tiers, str | os.PathLike) else list(tiers)
     if not given:
         for name, value in (("remote_every", every), ("remote_keep", keep), ("remote_bytes_per_s", bytes_per_s)):
             if value is not None:

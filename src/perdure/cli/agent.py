@@ -58,7 +58,14 @@ def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., objec
     try:
         clear_stale(path)
         listener = listen(path)
-        agent = Agent(cast(Store, open_store(url)), listener, job=job, url=url, lease_s=lease_s)
+        agent = Agent(
+            cast(Store, open_store(url)),
+            listener,
+            job=job,
+            url=url,
+            lease_s=lease_s,
+            open_store=cast(Callable[[str], Store], open_store),
+        )
         signal.signal(signal.SIGTERM, lambda number, frame: agent.leave())
         try:
             agent.run()

@@ -148,7 +148,8 @@ def plan_prune(
     """Plan what becomes of the run in ``snapshot``. ``packs_of`` gives the packs that a commit names.
 
     ``rules`` keep what they keep of the branch that training is on, and of its dead branches nothing; without rules
-    every commit stays, and so do the slots ``spared``. What is of another training stays, and with ``other_trainings`` goes, whatever the rules say.
+    every commit stays. The slots ``spared`` stay in any case. What is of another training stays, and with
+    ``other_trainings`` goes, whatever the rules say.
     ``steps`` and ``slots`` are given up whatever else is said, pinned ones only with ``even_pinned``. ``lost`` gives up
     the commits that cannot be read.
 
