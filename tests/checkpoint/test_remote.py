@@ -400,8 +400,17 @@ def test_the_agent_carries_and_every_rank_hears_of_it(place: Place, undisturbed:
     assert any("from remote" in line for line in ranks.said(0))
 
 
-@pytest.mark.parametrize("match", ["packs/*", "parts/*", "slots/*"])
-@pytest.mark.parametrize("do", ["die before", "die after"])
+@pytest.mark.parametrize(
+    ("match", "do"),
+    [
+        ("packs/*", "die after"),
+        ("slots/*", "die before"),
+        pytest.param("packs/*", "die before", marks=pytest.mark.slow),
+        pytest.param("parts/*", "die before", marks=pytest.mark.slow),
+        pytest.param("parts/*", "die after", marks=pytest.mark.slow),
+        pytest.param("slots/*", "die after", marks=pytest.mark.slow),
+    ],
+)
 def test_an_agent_that_is_killed_while_it_carries_costs_nothing(place: Place, match: str, do: str) -> None:
     place.start_agent({"verb": "put" if match == "packs/*" else "create", "match": match, "do": do, "of": "far"})
     place.train("--steps", "6", *tiers(place))
@@ -424,17 +433,6 @@ def test_of_several_nodes_the_first_carries_and_all_know(place: Place) -> None:
     ranks = place.train("--steps", "6", *tiers(place), "--print-remote", nodes=["a", "b"])
     assert ["F " in ranks.out(rank) for rank in (0, 1)] == [True, True]
     await_that(lambda: steps_at(place.folder / "far")[-1:] == [6], "the last step to be carried")
-
-
-def test_a_step_on_its_way_keeps_the_agent_until_it_has_arrived(place: Place) -> None:
-    place.start_agent({"verb": "put", "match": "packs/*", "do": "hold", "of": "far"}, lease_s=0.5)
-    place.train("--steps", "3", *tiers(place))
-    place.await_file("held")
-    time.sleep(1.5)
-    assert place.agent_pids()
-    (place.folder / "go").touch()
-    await_that(lambda: not place.agent_pids(), "the agent to leave")
-    assert steps_at(place.folder / "far") == [3]
 
 
 def test_a_slow_copy_delays_no_drain_of_the_agent(place: Place) -> None:

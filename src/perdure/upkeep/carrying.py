@@ -179,6 +179,7 @@ def _open_copy(here: Run, there: Store) -> Run:
     far = Run.open(there, create=False, tell=here.tell, clock=here.clock)
     if far.marker.run != here.marker.run:
         raise _another_run(here, far)
+    there.create(MARKER, encode(far.marker))  # refused, which makes it durable: see above
     return far
 
 
@@ -305,10 +306,13 @@ def _copy_records(source: Run, target: Run, *, below: int) -> None:
 
     A slot that cannot be read in ``source`` stays away, given up.
     """
-    _all_at_once(partial(_copy_epoch, source, target, epoch) for epoch in _lacking(source, target, EPOCHS))
+    claims, claimed = _numbers(source, EPOCHS), _numbers(target, EPOCHS)
+    # What was written last is written again: its writer may have been killed before it was durable.
+    last = {max(claimed)} if claimed else set()
+    _all_at_once(partial(_copy_epoch, source, target, epoch) for epoch in sorted(claims & last | claims - claimed))
     top = target.head()
     if top is not None:
-        target.make_durable(top)  # its writer may have been killed before it was
+        target.make_durable(top)
     there, known = _numbers(target, SLOTS), _numbers(source, SLOTS)
     lacking = [slot for slot in range(1, below) if slot not in there]
     if len(known.union(lacking)) - len(known) > _MISSING:  # somebody may have planted the highest one
@@ -354,10 +358,6 @@ def _copy_epoch(source: Run, target: Run, epoch: int) -> None:
     except IntegrityError:
         return  # a commit of it has its token too
     _put_same(target.store, epoch_name(epoch), encode(claim))
-
-
-def _lacking(source: Run, target: Run, folder: str) -> list[int]:
-    return sorted(_numbers(source, folder) - _numbers(target, folder))
 
 
 def _numbers(run: Run, folder: str) -> set[int]:
