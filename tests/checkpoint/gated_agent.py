@@ -1,7 +1,8 @@
 """The agent of a job with a store that a test holds at a gate, or that kills the agent: argv is job, url, lease, rules.
 
-Rules are JSON: ``{"verb": ..., "match": glob, "nth": n, "do": "hold" | "die before" | "die after"}``, with ``"of":
-text`` of the stores alone whose URL ends so. At "hold" the file ``held`` appears beside the run and the store waits until the file ``go`` does (20 s at most).
+Rules are JSON: ``{"verb": ..., "match": glob, "nth": n, "do": "hold" | "die before" | "die after"}``, with
+``"of": text`` of the stores alone whose URL ends so. At "hold" the
+file ``held`` appears beside the run and the store waits until the file ``go`` does (20 s at most).
 """
 
 from __future__ import annotations

@@ -96,7 +96,9 @@ def bench() -> Iterator[Callable[..., Bench]]:
         each.far.gate.set()
 
 
-def test_what_nobody_asked_for_gives_way_to_the_newest_and_what_was_asked_for_stays(bench: Callable[..., Bench]) -> None:
+def test_what_nobody_asked_for_gives_way_to_the_newest_and_what_was_asked_for_stays(
+    bench: Callable[..., Bench],
+) -> None:
     one = bench()
     one.order(1)
     assert one.far.met.wait(20.0)

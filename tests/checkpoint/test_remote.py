@@ -381,7 +381,7 @@ def test_what_is_sent_is_bounded(make: Any) -> None:
     assert time.monotonic() - began > 0.6  # 3 MiB
 
 
-# --- agents and ranks in processes of their own --------------------------------------------------------------------------
+# --- agents and ranks in processes of their own --------------------------------------------------------------------
 
 
 def tiers(place: Place) -> list[str]:
@@ -447,7 +447,9 @@ def test_a_slow_copy_delays_no_drain_of_the_agent(place: Place) -> None:
 def test_what_memory_holds_is_newer_than_the_copy_of_a_home_that_was_lost(
     place: Place, undisturbed: dict[tuple[int, int], str]
 ) -> None:
-    ranks = place.start("--steps", "16", "--memory-every", "1", *tiers(place), "--step-s", "0.05", "--hold", f"5:{place.folder}/go")
+    ranks = place.start(
+        "--steps", "16", "--memory-every", "1", *tiers(place), "--step-s", "0.05", "--hold", f"5:{place.folder}/go"
+    )
     await_that(lambda: (place.folder / "far/slots/0000000001.json").exists(), "step 3 to be carried")
     ranks.await_line(r"^D 5 ", ranks=(0, 1))
     ranks.kill_all()

@@ -22,7 +22,6 @@ from perdure.upkeep.keep import Last
 from perdure.upkeep.retention import Retention
 from perdure.upkeep.verifying import verify
 
-
 TINY = Layout({name: LAYOUT[name] for name in LAYOUT if name != BIG})
 
 
@@ -52,9 +51,7 @@ def steps_of(store: Store) -> list[int]:
 
 
 def save(store: Store, step: int, *, base: int | None, epoch: int = 1, stored: dict[str, Stored] | None = None) -> int:
-    return save_step(
-        opened(store), step, TINY, tiny(10 * step), world=2, epoch=epoch, base=base, stored=stored
-    ).slot
+    return save_step(opened(store), step, TINY, tiny(10 * step), world=2, epoch=epoch, base=base, stored=stored).slot
 
 
 def test_what_was_carried_is_the_same_step_and_the_rest_is_history_alone() -> None:
@@ -63,7 +60,8 @@ def test_what_was_carried_is_the_same_step_and_the_rest_is_history_alone() -> No
     assert (done.step, steps_of(there)) == (2, [2])
     mine, theirs = blobs_of(here), blobs_of(there)
     assert all(mine[name] == data for name, data in theirs.items() if name != pruned_name(1))
-    assert pruned_name(1) in theirs and slot_name(3) not in theirs
+    assert pruned_name(1) in theirs
+    assert slot_name(3) not in theirs
     packs = {pack.name for ref in opened(here).read_slot(2).parts for pack in opened(here).read_part(ref).packs}
     assert packs == {name for name in theirs if name.startswith("packs/")}
 

@@ -54,7 +54,6 @@ from perdure.checkpoint.messages import (
     Message,
     Notify,
     Packed,
-    Reached,
     Release,
     Staged,
     Welcome,
@@ -454,7 +453,9 @@ class Agent:
         self._report(lambda: self._nodes.tell_carried(order.save, said))
 
     def prunes_copy(self, order: CarryOrder) -> bool:
-        return all(each.session == order.save[0] for each in list(self._clients.values()) if each.local_rank is not None)
+        return all(
+            each.session == order.save[0] for each in list(self._clients.values()) if each.local_rank is not None
+        )
 
     def told(self, order: CarryOrder, text: str) -> None:
         note = Notify(text=text)

@@ -143,7 +143,7 @@ class Carrier:
             self._thread.join(0.0 if left else 1.0)
         return left
 
-    # --- the thread ----------------------------------------------------------------------------------------------------
+    # --- the thread -------------------------------------------------------------------------------------------------
 
     def _work(self) -> None:
         while True:
@@ -185,7 +185,7 @@ class Carrier:
         with self._changed:
             if self._ended:
                 return
-            late = [] if never else [each for each in self._waiting]
+            late = [] if never else list(self._waiting)
             if not never:
                 newer = any(not each.carry.asked for each in self._waiting)
                 if order.carry.asked or not newer:
@@ -222,5 +222,6 @@ class Carrier:
 
 def _passed_over(order: CarryOrder, newer: CarryOrder) -> BlobMissing:
     return BlobMissing(
-        f"step {order.step} was passed over on the way to {order.carry.url}: step {newer.step} is newer", step=order.step
+        f"step {order.step} was passed over on the way to {order.carry.url}: step {newer.step} is newer",
+        step=order.step,
     )

@@ -42,10 +42,8 @@ class Copies:
         self.problem: PerdureError | None = None
         """why the copy was of no use when commits were lined up"""
 
-    def chain(
-        self, *, step: int | None = None, slot: int | None = None, most: int | None = None
-    ) -> list[SlotFacts]:
-        """The commits that can be restored, newest first, at most ``most`` or up to ``step``; the one in ``slot`` alone.
+    def chain(self, *, step: int | None = None, slot: int | None = None, most: int | None = None) -> list[SlotFacts]:
+        """The commits that can be restored, newest first: at most ``most``, or up to ``step``, or that in ``slot`` alone.
 
         Raises what must not be taken for a run without steps: `BlobMissing`, or what keeps the copy from being read,
         where home has commits and none of them stands.
@@ -86,7 +84,7 @@ class Copies:
         home = facts.home and not self._here.is_pruned(facts.slot)
         return not home and not (facts.remote and not self._copy().is_pruned(facts.slot))
 
-    # --- the copy ------------------------------------------------------------------------------------------------------
+    # --- the copy ---------------------------------------------------------------------------------------------------
 
     def _lined_up(self) -> Run | None:
         """The copy, if there is one that can be read and is of this history; else the problem is noted."""

@@ -25,7 +25,7 @@ _AWAITED = 256  # saves of which word may yet come
 
 
 class FarFlights:
-    """Called from the thread that trains, the link's, the drainer's and the carrier's. Without ``remote`` it is idle."""
+    """Called from the thread that trains, the link's, the drainer's, the carrier's. Without ``remote`` it is idle."""
 
     def __init__(
         self, remote: Remote | None, *, rank: int, run: Callable[[], Run], tell: Callable[[Fact], None]
@@ -89,7 +89,7 @@ class FarFlights:
                     saved.watch_remote = self._is_there
                     del self._awaited[seq]
 
-    # --- by this rank --------------------------------------------------------------------------------------------------
+    # --- by this rank -----------------------------------------------------------------------------------------------
 
     def committed(self, saved: Saved, carry: Carry | None, slot: int) -> None:
         """This rank has committed a save by itself: carry it, on a thread of its own."""
@@ -130,7 +130,7 @@ class FarFlights:
         """What a person should know."""
         self._tell(Notice(text=text))
 
-    # --- by others, who do not tell ------------------------------------------------------------------------------------
+    # --- by others, who do not tell ---------------------------------------------------------------------------------
 
     def _is_there(self, slot: int) -> bool:
         """Whether the copy has the step in ``slot``; raises `BlobMissing` if it was passed over."""

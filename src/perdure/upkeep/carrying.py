@@ -34,7 +34,7 @@ from perdure.errors import BlobCorrupt, BlobMissing, CallError, FormatRefused, I
 from perdure.state.crew import work_off
 from perdure.store import Commit, Epoch, PackRef, PartRef, Pruned, Run, Store, read_digested
 from perdure.store.counted import Anew
-from perdure.store.places import EPOCHS, MARKER, PRUNED, SLOTS, epoch_name, number_of, pruned_name, slot_name
+from perdure.store.places import EPOCHS, MARKER, SLOTS, epoch_name, number_of, pruned_name, slot_name
 from perdure.store.records import encode, read_record
 from perdure.upkeep.blueprints import SPAN_BYTES, Stretch, tensors_of, top_of
 
@@ -56,9 +56,7 @@ class Carried:
     sent_nbytes: int
 
 
-def carry(
-    here: Run, there: Store, slot: int, *, pace: Callable[[int], None] = lambda nbytes: None
-) -> Carried:
+def carry(here: Run, there: Store, slot: int, *, pace: Callable[[int], None] = lambda nbytes: None) -> Carried:
     """Make the commit in ``slot`` a step of the copy in ``there`` too; again is no error. The slots rise.
 
     ``pace`` is called with the bytes of each chunk before it is sent, and may wait.
@@ -190,7 +188,7 @@ def _known(far: Run, slot: int) -> Commit | None:
         return None
 
 
-# --- packs and parts ---------------------------------------------------------------------------------------------------
+# --- packs and parts -----------------------------------------------------------------------------------------------
 
 
 def _send_pack(here: Run, there: Store, ref: PackRef, pace: Callable[[int], None]) -> int:
@@ -298,7 +296,7 @@ def _put_same(there: Store, name: str, data: bytes) -> None:
         )
 
 
-# --- records -----------------------------------------------------------------------------------------------------------
+# --- records -------------------------------------------------------------------------------------------------------
 
 
 def _copy_records(source: Run, target: Run, *, below: int) -> None:
