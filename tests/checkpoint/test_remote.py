@@ -223,7 +223,13 @@ def test_home_that_is_lost_wholly_comes_back_as_the_same_run(make: Any, tmp_path
     assert steps_at(tmp_path / "home") == [5, 6]
     assert steps_at(tmp_path / "far") == [2, 4, 6]
     check_restores(make(), 6, tier="disk")
-    check_restores(make(), 2, tier="remote", asked=2)  # though home gave it up
+    ckpt = make()
+    check_restores(ckpt, 2, tier="remote", asked=2)  # though home gave it up
+    tree = state(0) | {"frozen": torch.zeros(3 << 18)}
+    assert ckpt.restore(tree, slot=4) == 4
+    assert tree["w"].equal(state(4)["w"])
+    with pytest.raises(BlobMissing, match="pruned"):
+        ckpt.restore(tree, slot=3)
 
 
 def test_an_empty_home_with_a_copy_that_cannot_be_read_is_not_begun_from_scratch(make: Any, tmp_path: Path) -> None:
@@ -236,7 +242,7 @@ def test_an_empty_home_with_a_copy_that_cannot_be_read_is_not_begun_from_scratch
     ckpt = make()
     assert ckpt.restore(state(0)) == 1
     ckpt.close()
-    with pytest.raises(StorageError, match="away"):  # home has caught up, and holds no step yet
+    with pytest.raises(StorageError, match="and no step any more"):  # home has caught up, and holds none yet
         make(Rule("size", Fail(StorageError("away")), times=None)).restore(state(0))
 
 
@@ -358,6 +364,16 @@ def test_a_pack_that_has_rotted_at_home_is_not_carried_and_told(make: Any, tmp_p
         saved.reached("remote")
     assert "step 1 is not in" in ckpt.log.text
     assert not list((tmp_path / "far").glob("slots/*"))
+
+
+def test_coded_steps_are_carried_as_they_lie(make: Any, tmp_path: Path) -> None:
+    ckpt = make(coding="lossless")
+    for step in (1, 2):
+        ckpt.save(step, state(step)).reached("remote")
+    ckpt.close()
+    shutil.rmtree(tmp_path / "home")
+    check_restores(make(), 2, tier="remote")
+    assert steps_at(tmp_path / "far") == [1, 2]
 
 
 def test_the_copy_keeps_by_rules_of_its_own(make: Any, tmp_path: Path) -> None:

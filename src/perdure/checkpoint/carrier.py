@@ -92,6 +92,7 @@ class Carrier:
         self._thread: threading.Thread | None = None
         self._stores: dict[str, Store] = {}
         self._retention: dict[str, Retention] = {}
+        self._noted: set[str] = set()
         self._failing = ""  # the kind of the last error, until something arrives
 
     def submit(self, order: CarryOrder) -> None:
@@ -217,7 +218,9 @@ class Carrier:
         return self._stores[url]
 
     def _note(self, order: CarryOrder, note: Note) -> None:
-        self._host.told(order, note.message)
+        if note.message not in self._noted:  # the same damaged file is met with each step
+            self._noted.add(note.message)
+            self._host.told(order, note.message)
 
 
 def _passed_over(order: CarryOrder, newer: CarryOrder) -> BlobMissing:

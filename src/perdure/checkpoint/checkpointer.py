@@ -96,6 +96,7 @@ class Checkpointer:
         self.rank, self.world = fabric.rank, fabric.world
         self.session = ""
         self._remote = remote
+        self._away: PerdureError | None = None
         self._store, self._url, self._framework, self._fabric = store, url, framework, fabric
         self._placement = placement
         self._start_agent = start_agent
@@ -262,7 +263,16 @@ class Checkpointer:
     def _copies(self) -> Copies:
         """Where committed steps are restored from: the store, and the remote one behind it."""
         remote = self._remote
-        return Copies(self._opened(), None if remote is None else lambda: remote.opened(self._tell_note))
+        if remote is None:
+            return Copies(self._opened())
+        away, self._away = self._away, None
+
+        def far() -> Run:
+            if away is not None:  # it was asked a moment ago, and may have kept us waiting long enough
+                raise away
+            return remote.opened(self._tell_note)
+
+        return Copies(self._opened(), far, place=remote.url)
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
@@ -371,7 +381,8 @@ class Checkpointer:
     def _open(self, *, create: bool) -> Run:
         remote = self._remote
         if create and remote is not None:
-            self._ask(lambda: remote.bring_home(self._store, self._tell_note), "the run in the remote store")
+            what = "the run in the remote store"
+            self._away = self._ask(lambda: remote.bring_home(self._store, self._tell_note), what)
         return self._ask(lambda: Run.open(self._store, create=create, tell=self._tell_note), "opening the run")
 
     def _ask(self, question: Callable[[], Answer], what: str) -> Answer:

@@ -33,17 +33,17 @@ Packs = Mapping[str, Sequence[PackSource]]
 
 
 class Copies:
-    """``far`` opens the copy, when it is first needed; None without one. Any thread may read."""
+    """``far`` opens the copy in ``place``, when it is first needed; None without one. Any thread may read."""
 
-    def __init__(self, here: Run, far: Callable[[], Run] | None = None) -> None:
-        self._here, self._open_far = here, far
+    def __init__(self, here: Run, far: Callable[[], Run] | None = None, *, place: str = "") -> None:
+        self._here, self._open_far, self._place = here, far, place
         self._far: Run | None = None
         self._lock = threading.Lock()
         self.problem: PerdureError | None = None
         """why the copy was of no use when commits were lined up"""
 
     def chain(self, *, step: int | None = None, slot: int | None = None, most: int | None = None) -> list[SlotFacts]:
-        """The commits that can be restored, newest first: at most ``most``, or up to ``step``, or that in ``slot`` alone.
+        """The commits that can be restored, newest first: at most ``most``, up to ``step``, or that in ``slot`` alone.
 
         Raises what must not be taken for a run without steps: `BlobMissing`, or what keeps the copy from being read,
         where home has commits and none of them stands.
@@ -63,10 +63,11 @@ class Copies:
                 if commit.step == step or (step is None and len(found) == most):
                     break
         if newest is not None and not found and self._open_far is not None:
-            raise self.problem or BlobMissing(
-                f"{self._here.store} has commits up to step {newest.step} and holds none of them, nor does its copy; "
-                "look for another copy, or begin in a place of its own",
-                step=newest.step,
+            problem = self.problem or BlobMissing("it holds no step either")
+            raise type(problem)(
+                f"{self._here.store} has the history of the run up to step {newest.step} and no step any more, and its "
+                f"copy in {self._place} is no use ({problem}): look for another copy, or begin in a place of its own",
+                **problem.facts,
             )
         return found
 
@@ -98,7 +99,7 @@ class Copies:
         except PerdureError as error:
             self.problem = error
             if not isinstance(error, BlobMissing):  # else nothing was carried yet
-                self._here.tell(Note(f"nothing is taken from the copy far away: {error}", str(self._here.store)))
+                self._here.tell(Note(f"nothing is taken from {self._place}: {error}", self._place))
             return None
 
     def _copy(self) -> Run:

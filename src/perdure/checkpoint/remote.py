@@ -47,11 +47,12 @@ class Remote:
         """The copy. Raises `BlobMissing` if there is none yet."""
         return Run.open(self.store, create=False, tell=tell)
 
-    def bring_home(self, here: Store, tell: Callable[[Note], None]) -> None:
+    def bring_home(self, here: Store, tell: Callable[[Note], None]) -> PerdureError | None:
         """Before the run ``here`` is opened to be trained: if it was lost, or is older than the copy, let it catch up.
 
-        Called by rank 0. Raises what must not be taken for "nothing to restore": a home that is empty while the copy
-        cannot be reached; `CallError` for a copy of another run.
+        Called by rank 0. Returns why the copy cannot be read now, if home does without. Raises what must not be taken
+        for "nothing to restore": a home that is empty while the copy cannot be read; `CallError` for a copy of another
+        run.
         """
         begun = here.size(MARKER) is not None
         try:
@@ -59,11 +60,11 @@ class Remote:
         except BlobMissing:
             if not begun and (self.store.names(SLOTS) or self.store.names(EPOCHS)):
                 raise
-            return  # nothing was carried yet
+            return None  # nothing was carried yet
         except PerdureError as error:
             if begun:
-                tell(Note(f"{self.url} cannot be read now, so all comes from {here}: {error}", self.url))
-                return
+                tell(Note(f"nothing is taken from {self.url}: {error}", self.url))
+                return error
             raise type(error)(
                 f"{here} is empty, and its copy in {self.url} cannot be read ({error}): nobody knows whether there is "
                 "a step to go on from; try again, or leave out tiers= to begin from scratch",
@@ -72,7 +73,7 @@ class Remote:
         if not begun:
             catch_up(here, far)
             tell(Note(f"{here} was empty: it goes on as the run that lies in {self.url}", self.url))
-            return
+            return None
         home = Run.open(here, create=False, tell=tell)
         if home.marker.run != far.marker.run:
             raise CallError(
@@ -85,11 +86,12 @@ class Remote:
                 tell(Note(f"{here} was older than its copy in {self.url}, and has caught up with it", self.url))
             except Superseded as error:
                 tell(Note(f"nothing is taken from {self.url}: {error}", self.url))
+        return None
 
 
 def _top(run: Run) -> int:
-    head = run.head()
-    return 0 if head is None else head.slot
+    """The highest slot, readable or not."""
+    return next(run.slots(), 0)
 
 
 def remote_of(
