@@ -302,6 +302,7 @@ def test_the_pace_hears_of_every_byte_before_it_is_sent() -> None:
     done = carry(opened(here), there, 1, pace=heard.append)
     assert sum(heard) == done.sent_nbytes
     assert max(heard) < done.sent_nbytes
+    assert all(nbytes > 0 for nbytes in heard)  # the first step has none below it
 
 
 def test_a_store_that_refuses_fails_that_carry_alone() -> None:

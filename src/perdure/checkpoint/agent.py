@@ -448,8 +448,8 @@ class Agent:
     def carried(self, order: CarryOrder, result: Arrived | PerdureError) -> None:
         said = reached(order, result)
         council = self._nodes.council(order.save[0])
-        if council is not None:
-            council.carried(order.save, said)
+        if council is not None:  # on a thread: another node may be slow
+            threading.Thread(target=council.carried, args=(order.save, said), name="carried", daemon=True).start()
         self._report(lambda: self._nodes.tell_carried(order.save, said))
 
     def prunes_copy(self, order: CarryOrder) -> bool:

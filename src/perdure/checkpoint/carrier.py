@@ -87,6 +87,7 @@ class Carrier:
         self._waiting: list[CarryOrder] = []
         self._now: CarryOrder | None = None
         self._due = False  # whether what waits is to be tried
+        self._commits = 0  # that were told of; one during an attempt that fails is reason enough for another
         self._ended = False
         self._moved = 0.0
         self._thread: threading.Thread | None = None
@@ -103,7 +104,7 @@ class Carrier:
             self._waiting = sorted([*asked, order], key=lambda each: each.slot)
             passed += self._waiting[:-_OWED]
             self._waiting = self._waiting[-_OWED:]
-            self._due, self._moved = True, time.monotonic()
+            self._stir()
             if self._thread is None:
                 self._thread = threading.Thread(target=self._work, name="carry", daemon=True)
                 self._thread.start()
@@ -114,8 +115,12 @@ class Carrier:
     def nudge(self) -> None:
         """A step was committed that is not to be carried: what has failed is tried again."""
         with self._changed:
-            self._due, self._moved = True, time.monotonic()
+            self._stir()
             self._changed.notify_all()
+
+    def _stir(self) -> None:
+        self._commits += 1
+        self._due, self._moved = True, time.monotonic()
 
     @property
     def busy(self) -> bool:
@@ -155,10 +160,11 @@ class Carrier:
                 if self._ended:
                     return
                 self._now = order = self._waiting.pop(0)
+                seen = self._commits
             try:
                 done = self._carry(order)
             except Exception as error:  # also a bug must not end the thread
-                self._failed(order, from_wire(to_wire(error)))
+                self._failed(order, from_wire(to_wire(error)), seen)
             else:
                 self._failing = ""
                 self._host.carried(order, Arrived(done.slot, done.sent_nbytes, time.monotonic() - order.began))
@@ -181,17 +187,18 @@ class Carrier:
         run = Run.open(self._here, create=False, tell=lambda note: self._note(order, note))
         return carry(run, self._store(order.carry.url), order.slot, pace=pace)
 
-    def _failed(self, order: CarryOrder, error: PerdureError) -> None:
+    def _failed(self, order: CarryOrder, error: PerdureError, seen: int) -> None:
         never = isinstance(error, _NEVER)
+        late: list[CarryOrder] = []
         with self._changed:
             if self._ended:
                 return
-            late = [] if never else list(self._waiting)
             if not never:
                 newer = any(not each.carry.asked for each in self._waiting)
+                self._due = self._commits != seen
+                late = [] if self._due else list(self._waiting)
                 if order.carry.asked or not newer:
                     self._waiting = sorted([order, *self._waiting], key=lambda each: each.slot)
-                self._due = False
         if self._failing != error.kind:
             self._failing = error.kind
             again = "" if never else "; it is tried again after the next save"

@@ -59,7 +59,8 @@ class Carried:
 def carry(here: Run, there: Store, slot: int, *, pace: Callable[[int], None] = lambda nbytes: None) -> Carried:
     """Make the commit in ``slot`` a step of the copy in ``there`` too; again is no error. The slots rise.
 
-    ``pace`` is called with the bytes of each chunk before it is sent, and may wait.
+    ``pace`` is called with the bytes of each chunk before it is sent, and may wait; with 0 for each small record, on any
+    thread.
 
     Raises `BlobCorrupt` for what has rotted here (nothing of it is sent), `BlobMissing` for a step that was given up
     here or passed over there, `CallError` if ``there`` holds another run, `Superseded` if it was trained on apart;
@@ -90,7 +91,7 @@ def carry(here: Run, there: Store, slot: int, *, pace: Callable[[int], None] = l
         raise BlobMissing(f"packs of step {commit.step} are deleted in {there} as they are written; who prunes it?")
     if far.is_pruned(slot):
         raise _passed_over(commit, far)
-    _copy_records(here, far, below=slot)
+    _copy_records(here, far, below=slot, moved=lambda: pace(0))
     _put_same(there, slot_name(slot), encode(commit))
     if far.is_pruned(slot):
         raise _passed_over(commit, far)
@@ -299,7 +300,7 @@ def _put_same(there: Store, name: str, data: bytes) -> None:
 # --- records -------------------------------------------------------------------------------------------------------
 
 
-def _copy_records(source: Run, target: Run, *, below: int) -> None:
+def _copy_records(source: Run, target: Run, *, below: int, moved: Callable[[], None] = lambda: None) -> None:
     """Give ``target`` the epochs of ``source``, and the slots below ``below`` that it lacks, as given-up ones.
 
     A slot that cannot be read in ``source`` stays away, given up.
@@ -323,6 +324,7 @@ def _copy_records(source: Run, target: Run, *, below: int) -> None:
     commits: dict[int, Commit | None] = {}
 
     def give_up(slot: int) -> None:
+        moved()
         try:
             commits[slot] = source.read_slot(slot)
         except IntegrityError:
@@ -338,6 +340,7 @@ def _copy_records(source: Run, target: Run, *, below: int) -> None:
             mine.add(slot)
 
     def make(slot: int) -> None:
+        moved()
         commit = commits[slot]
         if commit is None:
             return
