@@ -440,9 +440,10 @@ def test_an_agent_that_is_killed_while_it_carries_costs_nothing(place: Place, ma
 
 
 def test_ranks_without_an_agent_carry_by_rank_0_and_all_know(place: Place) -> None:
-    ranks = place.train("--steps", "6", "--no-agent", *tiers(place), "--print-remote")
-    assert ["F " in ranks.out(rank) for rank in (0, 1)] == [True, True]
-    assert steps_at(place.folder / "far")[-1] == 6
+    ranks = place.train("--steps", "6", "--no-agent", *tiers(place), "--remote-every", "2", "--print-remote")
+    assert ["F 4" in ranks.out(rank) for rank in (0, 1)] == [True, True]
+    assert place.steps() == [2, 3, 4, 6]
+    assert steps_at(place.folder / "far") == [2, 4, 6]
 
 
 def test_of_several_nodes_the_first_carries_and_all_know(place: Place) -> None:

@@ -59,8 +59,8 @@ class Carried:
 def carry(here: Run, there: Store, slot: int, *, pace: Callable[[int], None] = lambda nbytes: None) -> Carried:
     """Make the commit in ``slot`` a step of the copy in ``there`` too; again is no error. The slots rise.
 
-    ``pace`` is called with the bytes of each chunk before it is sent, and may wait; with 0 for each small record, on any
-    thread.
+    ``pace`` is called with the bytes of each chunk before it is sent, and may wait; with 0 for each small record, on
+    any thread.
 
     Raises `BlobCorrupt` for what has rotted here (nothing of it is sent), `BlobMissing` for a step that was given up
     here or passed over there, `CallError` if ``there`` holds another run, `Superseded` if it was trained on apart;
