@@ -66,12 +66,6 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     held = _held(views)
     everywhere = {name: each for name, each in facts.items() if len(held.get(name, ())) == each.world}
     committed = {(commit.session, commit.seq) for commit in chain}
-    by_slot = {
-        each.slot: name
-        for view in views
-        for each in view.generations
-        if each.slot is not None and (name := (each.session, each.seq)) in everywhere
-    }
     durable = {(each.session, each.seq) for view in views for each in view.generations if each.slot is not None}
     head = chain[0] if chain else None
     found: list[Candidate] = []
@@ -85,8 +79,9 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     for _, _, step, (session, seq) in sorted(uncommitted, reverse=True):
         found.append(Candidate(step, None, session, seq))
     for commit in chain:
+        # By the name of the save, never by the slot: a store that was lost and came back may use a slot once more.
         name = (commit.session, commit.seq)
-        memory_session, memory_seq = by_slot.get(commit.slot, name if name in everywhere else (None, None))
+        memory_session, memory_seq = name if name in everywhere else (None, None)
         found.append(Candidate(commit.step, commit.slot, memory_session, memory_seq))
     return found
 
