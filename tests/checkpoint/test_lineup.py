@@ -69,6 +69,12 @@ def test_what_is_in_memory_and_not_committed_comes_first_if_it_is_newer() -> Non
     assert found == [Candidate(30, None, "s", 3), Candidate(20, 2, "s", 2)]
 
 
+def test_what_was_committed_to_a_store_that_came_back_older_is_newer_in_memory() -> None:
+    held = [generation(3, slot=3)]
+    found = line_up(views(held, held, chain=[fact(1, 10, 1)]))
+    assert found == [Candidate(30, None, "s", 3), Candidate(10, 1, None, None)]
+
+
 def test_another_save_in_the_slot_of_a_commit_that_was_lost_is_not_taken_for_it() -> None:
     held = [generation(2, slot=2)]
     assert line_up(views(held, held, chain=[fact(2, 20, 2)])) == [Candidate(20, 2, None, None)]
@@ -171,7 +177,7 @@ def test_every_candidate_can_be_had_by_all_ranks_and_no_newer_one_is_left_out(
     newer = [
         g
         for g in everywhere
-        if g.slot is None
+        if (g.slot is None or head is None or g.slot > head.slot)
         and (g.session, g.seq) not in committed
         and (head is None or (g.epoch, g.seq) > (head.epoch, head.seq))
     ]

@@ -461,17 +461,22 @@ def test_a_slow_copy_delays_no_drain_of_the_agent(place: Place) -> None:
     await_that(lambda: steps_at(place.folder / "far") == [3, 12], "the newest to be carried")
 
 
+@pytest.mark.parametrize("committed", [True, False])
 def test_what_memory_holds_is_newer_than_the_copy_of_a_home_that_was_lost(
-    place: Place, undisturbed: dict[tuple[int, int], str]
+    place: Place, undisturbed: dict[tuple[int, int], str], committed: bool
 ) -> None:
-    ranks = place.start(
-        "--steps", "16", "--memory-every", "1", *tiers(place), "--step-s", "0.05", "--hold", f"5:{place.folder}/go"
-    )
-    await_that(lambda: (place.folder / "far/slots/0000000001.json").exists(), "step 3 to be carried")
+    """Step 3 is in the copy; step 4 is in memory, and was at home, or was not."""
+    how = ["--every", "2"] if committed else ["--every", "3", "--memory-every", "4"]
+    hold = ["--hold", f"5:{place.folder}/go"]
+    ranks = place.start("--steps", "16", *how, "--remote-every", "3", *tiers(place), *hold)
     ranks.await_line(r"^D 5 ", ranks=(0, 1))
+    far = place.folder / "far"
+    await_that(lambda: (far / "slots").exists() and steps_at(far) == [3], "step 3 to be carried")
+    await_that(lambda: place.steps() == ([2, 3, 4] if committed else [3]), "the commits")
     ranks.kill_all()
     shutil.rmtree(place.run_dir)
-    ranks = place.train("--steps", "9", *tiers(place))
-    assert ranks.began_at()[0] in (3, 4, 5)
+    ranks = place.train("--steps", "9", *how, "--remote-every", "3", *tiers(place))
+    assert ranks.began_at() == [4, 4]
     assert ranks.digests().items() <= undisturbed.items()
     assert place.steps()[-1] == 9
+    await_that(lambda: steps_at(far) == [3, 6, 9], "the later steps to be carried")

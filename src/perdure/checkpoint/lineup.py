@@ -66,8 +66,10 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     held = _held(views)
     everywhere = {name: each for name, each in facts.items() if len(held.get(name, ())) == each.world}
     committed = {(commit.session, commit.seq) for commit in chain}
-    durable = {(each.session, each.seq) for view in views for each in view.generations if each.slot is not None}
     head = chain[0] if chain else None
+    top = head.slot if head is not None else 0
+    # Slots above the newest commit were lost with their store, which came back from an older copy: memory is newer.
+    durable = {(each.session, each.seq) for view in views for each in view.generations if 0 < (each.slot or 0) <= top}
     found: list[Candidate] = []
     uncommitted = [
         (generation.epoch, generation.seq, generation.step, name)
