@@ -162,6 +162,32 @@ def test_a_rollback_is_carried_and_the_branch_that_was_left_is_no_step_of_it() -
     assert [commit.slot for commit in standing(opened(there))] == [4, 1]
 
 
+def test_who_trains_from_a_copy_whose_carry_was_cut_takes_no_slot_that_is_given_up() -> None:
+    here, there = tiny_run(), Ram()
+    carry(opened(here), there, 1)
+    with pytest.raises(Crashed):
+        carry(opened(here), Faults(there, [Rule("create", Crash("after"), match="pruned/*")]), 3)
+    assert there.names("pruned/") == [pruned_name(2)]
+    epoch = opened(there).claim_epoch("trains from the copy")
+    assert save(there, 2, base=1, epoch=epoch) == 3
+    assert save(there, 3, base=1, epoch=epoch) == 4
+    assert (steps_of(there), [commit.slot for commit in opened(there).chain()]) == ([1, 2, 3], [4, 3, 1])
+    assert Retention().keep(opened(there), [Last(1)]) is None
+    assert steps_of(there) == [3]
+
+
+def test_a_store_that_comes_back_from_a_copy_whose_carry_was_cut_takes_no_slot_that_is_given_up_there() -> None:
+    here, there, home = tiny_run(), Ram(), Ram()
+    carry(opened(here), there, 1)
+    with pytest.raises(Crashed):
+        carry(opened(here), Faults(there, [Rule("create", Crash("after"), match="pruned/*")]), 3)
+    run = catch_up(home, opened(there))
+    made = save(home, 2, base=1, epoch=run.claim_epoch("after the loss"))
+    assert (made, steps_of(home)) == (3, [2])
+    carry(opened(home), there, made)
+    assert steps_of(there) == [1, 2]
+
+
 def test_a_step_that_was_given_up_here_or_passed_over_there_is_not_carried() -> None:
     here, there = tiny_run(), Ram()
     carry(opened(here), there, 3)

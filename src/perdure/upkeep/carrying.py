@@ -3,8 +3,9 @@
 Theory. The copy has the marker of the run and, byte for byte, its records: every epoch, and every slot up to the step
 that is carried, so that slots have no gap, parents are there, and epochs never fall. Of the slots between that were not
 carried the copy has what a prune leaves, ``pruned/<slot>``, made *before* the slot is: at no moment does it promise a
-step that it has not. So nothing in it is numbered anew, the names and digests of packs and parts are those of the run,
-and either store can mend the other (`perdure.upkeep.repairing`).
+step that it has not. (Where a carry was cut in between, the next writer of that slot finds it given up, and takes the
+next one: `perdure.store.lineage`.) So nothing in it is numbered anew, the names and digests of packs and parts are
+those of the run, and either store can mend the other (`perdure.upkeep.repairing`).
 
 A step is carried in the order of a commit: the packs that are not there yet, each tile verified on the way, then the
 parts, then the slots, its own the last. Whatever was cut off is done again and finds what it had done: every write is
@@ -112,8 +113,11 @@ def catch_up(here: Store, copy: Run) -> Run:
             raise _another_run(copy, run)
     check_history(copy, run)
     top = copy.head()
-    if top is not None:
-        _copy_records(copy, run, below=top.slot + 1)
+    highest = top.slot if top is not None else 0
+    _copy_records(copy, run, below=highest + 1)
+    for slot in sorted(copy.pruned()):
+        if slot > highest:  # of a carry that was cut off: that slot is no step there, so it must be none here
+            run.give_up_slot(slot, step=None)
     _put_same(here, MARKER, encode(copy.marker))
     return run
 
@@ -349,8 +353,10 @@ def _copy_records(source: Run, target: Run, *, below: int, moved: Callable[[], N
             if slot in mine and all(target.store.size(part.name) == part.nbytes for part in commit.parts):
                 target.store.delete(pruned_name(slot))  # somebody else has carried it, just now
 
-    _all_at_once(partial(give_up, slot) for slot in lacking)
-    _all_at_once(partial(make, slot) for slot in lacking)
+    for first in range(0, len(lacking), _AT_ONCE):  # so few tombstones are there before their slots
+        some = lacking[first : first + _AT_ONCE]
+        _all_at_once(partial(give_up, slot) for slot in some)
+        _all_at_once(partial(make, slot) for slot in some)
 
 
 def _copy_epoch(source: Run, target: Run, epoch: int) -> None:
@@ -367,4 +373,4 @@ def _numbers(run: Run, folder: str) -> set[int]:
 
 def _all_at_once(jobs: Iterable[Callable[[], None]]) -> None:
     jobs = list(jobs)
-    work_off(jobs, threads=min(_AT_ONCE, len(jobs) // 8 + 1))
+    work_off(jobs, threads=min(_AT_ONCE, len(jobs) // 4 + 1))
