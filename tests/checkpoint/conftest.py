@@ -19,6 +19,7 @@ from typing import Any
 
 import pytest
 
+from perdure.checkpoint.generations import SEGMENTS_PER_RANK
 from perdure.checkpoint.link import socket_prefix
 from perdure.process.lock import FileLock
 from perdure.store import Commit, Disk, Run, StoreUrl
@@ -319,18 +320,18 @@ def flip(path: Path | str, *, at: float = 0.5) -> None:
         os.pwrite(file.fileno(), bytes([byte[0] ^ 4]), start)
 
 
-def flip_memory(place: Place, *, local_rank: int, node: str | None = None) -> None:
-    """Flip a bit in each segment that the agent (of ``node``) keeps for ``local_rank``."""
+def flip_memory(place: Place, *, local_rank: int, node: str | None = None, at: float = 0.5) -> None:
+    """Flip a bit in each segment that the agent (of ``node``) keeps for ``local_rank``, at that part of its length."""
     pid = place.agent_pid(node)
     job = place.job if node is None else f"{place.job}@{node}"
     segments: dict[int, str] = {}
     for fd in Path(f"/proc/{pid}/fd").iterdir():  # more than one for each
         found = re.match(rf"/memfd:perdure:{re.escape(job)}\.(\d+) ", os.readlink(fd))
-        if found and int(found[1]) // 2 == local_rank:
+        if found and int(found[1]) // SEGMENTS_PER_RANK == local_rank:
             segments[int(found[1])] = str(fd)
     assert segments, "the agent keeps nothing"
     for path in segments.values():
-        flip(path)
+        flip(path, at=at)
 
 
 def is_alive(pid: int) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -98,7 +99,7 @@ def test_pinned_steps_and_steps_by_default_are_raw(tmp_path: Path) -> None:
     ckpt.save(1, dict(state), pin=True).committed()
     ckpt.close()
     assert stored_nbytes(tmp_path) > sum(tensor.nbytes for tensor in state.values())
-    with pytest.raises(CallError, match="'raw', 'lossless'"):
+    with pytest.raises(CallError, match="'raw', 'auto', 'lossless'"):
         perdure.Checkpointer(tmp_path, agent=False, coding="tiny")
 
 
@@ -177,6 +178,7 @@ def test_show_says_how_each_tensor_is_stored(tmp_path: Path, capsys: pytest.Capt
     ckpt.close()
     assert main(["checkpoint", "show", str(tmp_path)]) == 0
     lines = {line.split()[0]: line for line in capsys.readouterr().out.splitlines() if "packs/" in line}
-    assert lines["copy"].endswith("coded, as the rounding of master")
-    assert lines["master"].endswith("coded")
-    assert lines["noise"].endswith(".safetensors")
+    assert re.search(r"ulp, 0\.00\d of raw on the rounding of master \(alone about 0\.\d\d\)$", lines["copy"])
+    assert re.search(r"planes, 0\.\d+ of raw$", lines["master"])
+    assert lines["noise"].endswith("raw: no codec makes it smaller by a fiftieth")
+    assert lines["step"].endswith(".safetensors")

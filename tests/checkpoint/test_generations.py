@@ -597,3 +597,94 @@ def test_what_is_whole_here_ends_with_its_drain_whatever_another_node_says() -> 
     generation, _ = saved(machine, a)
     assert machine.broken(a.session, 1, FULL) == []
     assert machine.by_id(generation.id) is generation
+
+
+# --- the base of deltas ----------------------------------------------------------------------------------------------
+
+
+def full(machine: Machine, generation: Generation, slot: int) -> list[Action]:
+    """It is durable, and deltas may be made on it."""
+    return machine.drained(generation, Drained(slot, 200, 220, 0.5, keep=True))
+
+
+def test_what_deltas_are_made_on_stays_while_newer_saves_come_and_go() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    first, drain = saved(machine, a)
+    assert drain.on is None
+    full(machine, first, 1)
+    for seq in (2, 3, 4):
+        later, drain = saved(machine, a, seq=seq, step=10 * seq)
+        assert drain.on is first
+        assert later.lanes[0] != first.lanes[0]
+        committed(machine, later, seq)
+    assert machine.generations == [first, later]
+
+
+def test_a_base_takes_no_segment_away_from_saves_and_leaves_them_no_third_one() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    first, _ = saved(machine, a)
+    full(machine, first, 1)
+    saved(machine, a, seq=2, step=20)
+    assert len(grants(machine.begun(a, begin(3, 30)))) == 1
+    machine.staged(a, staged(a, 3, 30))
+    assert grants(machine.begun(a, begin(4, 40))) == []
+
+
+def test_a_new_base_takes_the_place_of_the_old_one() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    first, _ = saved(machine, a)
+    full(machine, first, 1)
+    second, _ = saved(machine, a, seq=2, step=20)
+    full(machine, second, 2)
+    assert machine.base is second
+    assert machine.generations == [second]
+
+
+def test_where_memory_is_short_the_base_goes_before_a_save_fails() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    first, _ = saved(machine, a)
+    full(machine, first, 1)
+    second, _ = saved(machine, a, seq=2, step=20)
+    committed(machine, second, 2)
+    (grant,) = grants(machine.begun(a, begin(3, 30)))
+    actions = machine.no_room(grant, FULL)
+    (note,) = told(actions, a)
+    assert "no deltas" in note.text
+    assert machine.base is None
+    (again,) = grants(actions)
+    assert (again.seq, again.segment) == (3, first.lanes[0])
+    (failure,) = failures(machine.no_room(again, FULL), a)
+    assert isinstance(failure, StorageFull)
+
+
+def test_a_base_that_is_being_read_goes_only_then() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    first, _ = saved(machine, a)
+    full(machine, first, 1)
+    second, drain = saved(machine, a, seq=2, step=20)
+    assert drain.on is first
+    (grant,) = grants(machine.begun(a, begin(3, 30)))
+    assert grants(machine.no_room(grant, FULL)) == []
+    assert first in machine.generations
+    actions = committed(machine, second, 2)
+    assert first not in machine.generations
+    assert [each.seq for each in grants(actions)] == [3]
+
+
+def test_after_a_base_had_to_go_the_session_keeps_none() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    first, _ = saved(machine, a)
+    full(machine, first, 1)
+    (grant,) = grants(machine.begun(a, begin(2, 20)))
+    machine.no_room(grant, FULL)
+    machine.staged(a, staged(a, 2, 20))
+    (generation,) = [each for each in machine.generations if each.seq == 2]
+    machine.digested(generation)
+    full(machine, generation, 2)
+    assert machine.base is None

@@ -79,6 +79,8 @@ class _Node(RuleBasedStateMachine):
         self.completed: list[int] = []
         self.unhashable: set[int] = set()
         self.over = False
+        self.refusals = 0
+        self.drains = 0
         self.idle_since: float | None = 0.0
         self.a_session_begins(adopt=False)
 
@@ -89,6 +91,12 @@ class _Node(RuleBasedStateMachine):
             match action:
                 case Grant(client, segment, seq):
                     holder = self.of(client)
+                    if self.machine._find(holder.client.session, seq) is None:
+                        continue  # it has failed on the way: there was no memory for another rank's segment
+                    self.refusals += 1
+                    if self.refusals % 11 == 0:
+                        self.act(self.machine.no_room(action, FULL))
+                        continue
                     assert holder.waits == seq
                     local = holder.client.local_rank
                     assert local is not None
@@ -251,9 +259,15 @@ class _Node(RuleBasedStateMachine):
 
     def end_drain(self, *, well: bool) -> None:
         drain = self.draining.pop()
+        self.drains += 1
         generation = drain.generation
         for local, segment in generation.lanes.items():
             assert self.written[segment] == (generation.id, local), "what was drained had been overwritten"
+        if drain.on is not None:
+            assert drain.on.slot is not None
+            assert drain.on in self.machine.generations
+            for local, segment in drain.on.lanes.items():
+                assert self.written[segment] == (drain.on.id, local), "the base had been overwritten"
         own_epoch = generation.new_epoch is None
         assert drain.base == (self.parent_of(generation) if own_epoch else self.newest_of(generation))
         self.follows[generation.id] = self.newest_of(generation)
@@ -264,7 +278,7 @@ class _Node(RuleBasedStateMachine):
             assert generation.id not in made, "committed twice"
             self.slots.append((generation.id, generation.session))
             self.follows[generation.id] = len(self.slots)
-            self.act(self.machine.drained(generation, Drained(len(self.slots), 1, 1, 0.1)))
+            self.act(self.machine.drained(generation, Drained(len(self.slots), 1, 1, 0.1, keep=self.drains % 3 == 1)))
         else:
             self.act(self.machine.drained(generation, FULL))
 

@@ -44,7 +44,7 @@ def saved(
     segments = []
     for number, part in parts.items():
         where = geometry_of(name, "int32", tensor.shape, part, grid)
-        where = known.setdefault((number, where.ranks, where.boxes), where)
+        where = known.setdefault((number, tensor.shape, where.ranks, where.boxes), where)
         packs = tuple(f"part{number}pack{i}" for i in range(ranks_a_part))
         segments.append(Segment(where, tuple(rank % ranks_a_part for rank, _ in part), packs, name))
     return StoredPieces(segments)

@@ -15,6 +15,7 @@ import socket
 import threading
 import time
 import traceback
+import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
@@ -80,7 +81,8 @@ class Agent:
     """Serves one run and job on ``listener`` until the lease is over; `run` returns then.
 
     ``store`` is where generations are drained to. ``lease_s`` is how long the agent stays without any rank or launcher
-    connected.
+    connected. ``memory_bytes`` bounds the checkpoint memory that it holds; by default what the node has available does,
+    as the kernel reckons it.
     """
 
     def __init__(
@@ -91,12 +93,15 @@ class Agent:
         job: str,
         url: str,
         lease_s: float,
+        memory_bytes: int | None = None,
         clock: Clock = SYSTEM,
         open_store: Callable[[str], Store] = open_store,
     ) -> None:
         self.store, self.listener, self.job, self.url, self.clock = store, listener, job, url, clock
         self.machine = Machine(lease_s=lease_s, now=clock.monotonic())
         self._links: dict[int, Link] = {}
+        self._memory_bytes = memory_bytes
+        self._made: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._clients: dict[int, Client] = {}
         self._asking: list[int] = []
         self._segments: dict[int, Segment] = {}
@@ -353,19 +358,17 @@ class Agent:
         try:
             self._provide(grant.segment, grant.nbytes)
         except PerdureError as error:
-            client = self._clients[connection]
-            self._act(self.machine.abandoned(client, Abandon(seq=grant.seq, error=to_wire(error)), error))
+            self._act(self.machine.no_room(grant, error))
             return
-        spare = grant.segment ^ 1
-        taken = {segment for g in self.machine.generations for segment in g.lanes.values()}
-        if spare not in taken and _available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
+        spare = grant.spare
+        if spare is not None and _available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
             with contextlib.suppress(PerdureError):  # made when it is needed, or refused then
                 self._provide(spare, grant.nbytes)
         given = self._offered[connection]
         offered = [
             segment
             for segment in (grant.segment, spare)
-            if segment in self._segments and given.get(segment) is not self._segments[segment]
+            if segment is not None and segment in self._segments and given.get(segment) is not self._segments[segment]
         ]
         given.update((segment, self._segments[segment]) for segment in offered)
         fds = tuple(self._segments[segment].fd for segment in offered)
@@ -381,13 +384,22 @@ class Agent:
         self._segments[segment] = self._make(nbytes, str(segment))
 
     def _make(self, nbytes: int, label: str) -> Segment:
+        held = sum(each.nbytes for each in list(self._made))
+        if self._memory_bytes is not None and held + nbytes > self._memory_bytes:
+            raise StorageFull(
+                f"no memory for a checkpoint of {nbytes >> 20} MiB: the agent holds {held >> 20} MiB and may hold "
+                f"{self._memory_bytes >> 20} MiB; give more memory_bytes, or use more nodes",
+                file="memory",
+            )
         if nbytes + _MARGIN_NBYTES > _available_nbytes():
             raise StorageFull(
                 f"no memory for a checkpoint of {nbytes >> 20} MiB: {_available_nbytes() >> 20} MiB are available on "
                 "this node; save less often to disk alone, or use more nodes",
                 file="memory",
             )
-        return Segment.create(nbytes, label=f"{self.job}.{label}")
+        made = Segment.create(nbytes, label=f"{self.job}.{label}")
+        self._made.add(made)
+        return made
 
     # --- threads -----------------------------------------------------------------------------------------------------
 

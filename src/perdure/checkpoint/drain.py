@@ -11,13 +11,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from perdure.checkpoint.coded_packs import NewPack, coded_packs
-from perdure.checkpoint.unchanged import Division, Entry, Lies, Stored, divide, remember
+from perdure.checkpoint.coded_packs import Base, CodedSave, NewPack, Wanted
+from perdure.checkpoint.policy import Policy
+from perdure.checkpoint.unchanged import Division, Entry, Lies, Stored, StoredTensor, divide, remember
 from perdure.clock import Deadline
 from perdure.errors import BlobMissing, IntegrityError, PerdureError
-from perdure.state.entries import BaseEntry, SourceEntry
+from perdure.state.entries import MOST_NOTE, BaseEntry, NoteEntry, SourceEntry
 from perdure.state.index import RankIndex
 from perdure.state.manifest import write_index
 from perdure.state.relations import Relation
@@ -26,10 +27,17 @@ from perdure.store import Commit, PackItem, PackRef, Part, PartRef, Run, parse_h
 from perdure.store.counted import Anew
 from perdure.store.places import part_name
 
-if TYPE_CHECKING:
-    pass
-
-__all__ = ["Order", "WrittenPart", "await_commit", "await_parts", "commit", "find_commit", "withdraw", "write_part"]
+__all__ = [
+    "Order",
+    "WrittenPart",
+    "await_commit",
+    "await_parts",
+    "commit",
+    "entries_of",
+    "find_commit",
+    "withdraw",
+    "write_part",
+]
 
 _POLL_S = 0.02
 
@@ -58,17 +66,19 @@ class Order:
 
 @dataclass(frozen=True, slots=True)
 class WrittenPart:
-    """A part that is durable. ``nbytes`` were written to packs for it."""
+    """A part that is durable. ``nbytes`` were written to packs for it; a ``delta`` has an earlier step as its base."""
 
     ref: PartRef
     nbytes: int
+    delta: bool
     _run: str
     _entries: tuple[Entry, ...]
     _lies_in: dict[str, Lies]
+    _packs: frozenset[str]
 
     def stored(self, slot: int) -> Stored:
         """What is to be remembered once it is committed in ``slot``; see `perdure.checkpoint.unchanged`."""
-        return remember(self._run, slot, self._entries, self._lies_in)
+        return remember(self._run, slot, self._entries, self._lies_in, self._packs)
 
 
 def write_part(
@@ -78,15 +88,19 @@ def write_part(
     writer: str,
     packs: Sequence[tuple[RankIndex, memoryview]],
     stored: Stored | None = None,
+    base: Base | None = None,
+    policy: Policy | None = None,
 ) -> WrittenPart:
     """Store the sealed segments of ``writer``, each the whole of its view, and the part that names their packs.
 
-    What is ``stored`` already and has not changed is referred to. After a failure the packs that were written are
-    deleted again: no commit names them, and a full disk wants them.
+    What is ``stored`` already and has not changed is referred to; if the order is to code, ``policy`` chooses how, and
+    ``base`` may be what deltas are made on. After a failure the packs that were written are deleted again: no commit
+    names them, and a full disk wants them.
     """
+    writing = _Writing(run, order, writer, packs, policy or Policy())
     if stored is not None and stored.run == run.marker.run and not run.is_pruned(stored.slot):
         try:
-            written = _write_part(run, order, writer, packs, stored)
+            written = writing.write(stored, base)
         except BlobMissing:
             pass  # somebody deleted what we would refer to: write it all
         else:
@@ -95,62 +109,129 @@ def write_part(
             if not run.is_pruned(stored.slot):
                 return written
             withdraw(run, written.ref)
-    return _write_part(run, order, writer, packs, None)
+    return writing.write(None, None)
 
 
-def _write_part(
-    run: Run, order: Order, writer: str, packs: Sequence[tuple[RankIndex, memoryview]], stored: Stored | None
-) -> WrittenPart:
+class _Writing:
+    """One part on its way to the store."""
+
+    def __init__(
+        self, run: Run, order: Order, writer: str, packs: Sequence[tuple[RankIndex, memoryview]], policy: Policy
+    ) -> None:
+        self._run, self._order, self._writer, self._policy = run, order, writer, policy
+        self._indexes = [index for index, _ in packs]
+        self._entries = entries_of(packs)
+
+    def write(self, stored: Stored | None, base: Base | None) -> WrittenPart:
+        """Write packs and part, referring to what is ``stored`` and to ``base``."""
+        division, coded, why_raw = self._divided(stored, base)
+        new = _new_packs(self._entries, division) if coded is None else coded.packs()
+        lies_in = {key: Lies(each.pack, each.nbytes, each.coded) for key, each in division.referred.items()}
+        relations: dict[str, tuple[Relation, tuple[Wanted, ...]]] = {}
+        note = why_raw if coded is None else coded.note()
+        notes = [NoteEntry("", note[:MOST_NOTE])] if note else []
+        refs: list[PackRef] = []
+        try:
+            for number, made_pack in enumerate(new):
+                refs.append(self._write_pack(made_pack, number))
+                for key, nbytes in made_pack.keys.items():
+                    lies_in[key] = Lies(refs[-1], nbytes, key in made_pack.coded, key in made_pack.bases)
+                relations |= made_pack.bases
+                notes += [NoteEntry(key, why[:MOST_NOTE]) for key, why in made_pack.notes.items()]
+            below = [each.at.pack for _, wanted in relations.values() for each in wanted if each.at is not None]
+            named = sorted(
+                {pack.name: pack for pack in (*(at.pack for at in lies_in.values()), *below)}.values(),
+                key=lambda ref: ref.name,
+            )
+            number_of = {ref.name: number for number, ref in enumerate(named)}
+
+            def place(at: Lies | StoredTensor) -> int:
+                return -1 - number_of[at.pack.name] if at.coded else number_of[at.pack.name]
+
+            numbers = {key: place(at) for key, at in lies_in.items()}
+            bases = [
+                BaseEntry(
+                    key,
+                    relation,
+                    tuple(SourceEntry(of.key, of.dtype, place(of.at or lies_in[of.key])) for of in wanted),
+                )
+                for key, (relation, wanted) in relations.items()
+            ]
+            written = write_index(self._indexes, numbers, bases, notes)
+            part = Part(
+                run=self._run.marker.run,
+                writer=self._writer,
+                epoch=self._order.epoch,
+                step=self._order.step,
+                seq=self._order.seq,
+                base=stored.slot if stored is not None and (division.referred or below) else None,
+                packs=tuple(named),
+                index=written.index,
+                leaves=written.refs,
+            )
+            made = self._run.write_part(part, written.leaves)
+        except PerdureError:
+            for each in refs:
+                with suppress(PerdureError):  # the first error counts
+                    self._run.store.delete(each.name)
+            raise
+        nbytes = sum(each.nbytes for each in refs)
+        return WrittenPart(
+            made, nbytes, bool(below), self._run.marker.run, tuple(self._entries), lies_in, frozenset(number_of)
+        )
+
+    def _divided(self, stored: Stored | None, base: Base | None) -> tuple[Division, CodedSave | None, str]:
+        """What is written and what referred to; how it is coded, or else why it is not although it might be."""
+        goal = self._order.coding
+        if goal == "raw":
+            return divide(self._entries, stored), None, ""
+        if self._order.pinned:
+            return divide(self._entries, stored), None, f"{goal}: raw, because the step is pinned"
+        if not self._policy.worth_a_look(goal):
+            why = f"{goal}: raw, because making it smaller takes longer than writing it"
+            return divide(self._entries, stored), None, why + self._policy.told
+        began = time.monotonic()
+        why = "no full save is in memory to make a delta on"
+        if base is not None:
+            usable = base.within(stored)
+            save = CodedSave(
+                self._entries,
+                self._indexes,
+                policy=self._policy,
+                goal=goal,
+                base=base,
+                usable=usable,
+                why_full="",
+            )
+            division = divide(self._entries, stored, kept={each.pack.name for each in usable.values()})
+            if save.base is not None and save.decide([*division.fresh, *division.apart]):
+                self._policy.looked(time.monotonic() - began)
+                return division, save, ""
+            why = save.why_full if save.base is not None else "the run does not keep the base any more"
+        division = divide(self._entries, stored)
+        save = CodedSave(self._entries, self._indexes, policy=self._policy, goal=goal, why_full=why)
+        save.decide([*division.fresh, *division.apart])
+        self._policy.looked(time.monotonic() - began)
+        return division, save, ""
+
+    def _write_pack(self, pack: NewPack, number: int) -> PackRef:
+        order, began = self._order, time.monotonic()
+        ref = self._run.write_pack(
+            pack.chunks, epoch=order.epoch, step=order.step, seq=order.seq, writer=self._writer, number=number
+        )
+        self._policy.wrote(ref.nbytes, time.monotonic() - began)
+        return ref
+
+
+def entries_of(packs: Sequence[tuple[RankIndex, memoryview]]) -> list[Entry]:
+    """Every tensor in the sealed segments of a writer."""
     entries: list[Entry] = []
     for index, view in packs:
         for placed in packs_of(index):
             pack = view[placed.start : placed.stop]
             header = parse_header(lambda start, n, p=pack: p[start : start + n], pack.nbytes)  # type: ignore[misc]
             entries += [Entry(header, pack, entry) for entry in header.entries]
-    division = divide(entries, stored)
-    refs: list[PackRef] = []
-    lies_in = {key: Lies(each.pack, each.nbytes, each.coded) for key, each in division.referred.items()}
-    new = _new_packs(entries, division)
-    if order.coding != "raw" and not order.pinned:
-        new = coded_packs([*division.fresh, *division.apart], entries, [index for index, _ in packs])
-    relations: dict[str, tuple[Relation, tuple[tuple[str, str], ...]]] = {}
-    try:
-        for number, made_pack in enumerate(new):
-            ref = run.write_pack(
-                made_pack.chunks, epoch=order.epoch, step=order.step, seq=order.seq, writer=writer, number=number
-            )
-            refs.append(ref)
-            for key, nbytes in made_pack.keys.items():
-                lies_in[key] = Lies(ref, nbytes, key in made_pack.coded, key in made_pack.bases)
-            relations |= made_pack.bases
-        named = sorted({at.pack.name: at.pack for at in lies_in.values()}.values(), key=lambda ref: ref.name)
-        number_of = {ref.name: number for number, ref in enumerate(named)}
-        numbers = {
-            key: -1 - number_of[at.pack.name] if at.coded else number_of[at.pack.name] for key, at in lies_in.items()
-        }
-        bases = [
-            BaseEntry(key, relation, tuple(SourceEntry(of, dtype, numbers[of]) for of, dtype in wanted))
-            for key, (relation, wanted) in relations.items()
-        ]
-        written = write_index([each for each, _ in packs], numbers, bases)
-        part = Part(
-            run=run.marker.run,
-            writer=writer,
-            epoch=order.epoch,
-            step=order.step,
-            seq=order.seq,
-            base=stored.slot if stored is not None and division.referred else None,
-            packs=tuple(named),
-            index=written.index,
-            leaves=written.refs,
-        )
-        made = run.write_part(part, written.leaves)
-    except PerdureError:
-        for each in refs:
-            with suppress(PerdureError):  # the first error counts
-                run.store.delete(each.name)
-        raise
-    return WrittenPart(made, sum(each.nbytes for each in refs), run.marker.run, tuple(entries), lies_in)
+    return entries
 
 
 def _new_packs(entries: Sequence[Entry], division: Division) -> Iterator[NewPack]:

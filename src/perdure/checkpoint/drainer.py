@@ -14,9 +14,11 @@ from typing import Protocol
 
 from perdure.checkpoint import drain as draining
 from perdure.checkpoint.blame import disagreement
+from perdure.checkpoint.coded_packs import Base
 from perdure.checkpoint.council import Council
 from perdure.checkpoint.memory_packs import verify
 from perdure.checkpoint.peer_messages import PartSaid
+from perdure.checkpoint.policy import Policy
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.checkpoint.vocabulary import Drain, Drained, Generation
 from perdure.clock import Deadline
@@ -62,9 +64,13 @@ class Drainer:
 
     def __init__(self, store: Store, *, url: str, host: Host) -> None:
         self._store, self._url, self._host = store, url, host
-        self._orders: queue.SimpleQueue[tuple[Drain, int] | None] = queue.SimpleQueue()
+        self._orders: queue.SimpleQueue[tuple[Drain, int, float] | None] = queue.SimpleQueue()
         self._count = 0
         self._stored: Stored | None = None
+        self._policy = Policy()
+        self._base: tuple[int, Stored] | None = None  # the generation that deltas can be made on, as it is stored
+        self._submitted_s: float | None = None  # when the drain before this one was ordered, and when it ended
+        self._ended_s = 0.0
         self._retention = Retention()
         self._thread = threading.Thread(target=self._work, name="drain", daemon=True)
 
@@ -75,7 +81,7 @@ class Drainer:
     def submit(self, order: Drain) -> None:
         """Drain a generation after those before it."""
         self._count += 1
-        self._orders.put((order, self._count))
+        self._orders.put((order, self._count, time.monotonic()))
 
     def end(self, *, within_s: float) -> None:
         """No order comes any more; wait a little for what is done now."""
@@ -84,15 +90,21 @@ class Drainer:
 
     def _work(self) -> None:
         while (ordered := self._orders.get()) is not None:
-            order, seq = ordered
+            order, seq, submitted_s = ordered
             generation = order.generation
             result: Drained | PerdureError
             began = time.monotonic()
             try:
+                between_s = None if self._submitted_s is None else submitted_s - self._submitted_s
+                self._submitted_s = submitted_s
+                self._policy.paced(between_s, late=self._ended_s > submitted_s)
                 slot, raw, stored = self._drain(order, seq)
-                result = Drained(slot, raw, stored, time.monotonic() - began)
+                new = self._base is not None and self._base[0] == generation.id
+                keep = self._policy.keeps_base(generation.lead.coding) if new else None
+                result = Drained(slot, raw, stored, time.monotonic() - began, keep)
             except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
                 result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
+            self._ended_s = time.monotonic()
             self._host.drained(generation, result)
             if not isinstance(result, PerdureError) and generation.lead.keep:
                 self._retain(generation)
@@ -103,9 +115,9 @@ class Drainer:
         if council is not None:
             return self._drain_together(action, seq, council)
         run, order = self._begin(action, seq)
-        part = self._write(run, order, generation, "node0")
+        part = self._write(run, order, action, "node0")
         made = draining.commit(run, order, [part.ref])
-        self._stored = part.stored(made.slot)
+        self._remember(generation, part, made.slot)
         return made.slot, _raw_nbytes(generation), part.nbytes
 
     def _drain_together(self, action: Drain, seq: int, council: Council) -> tuple[int, int, int]:
@@ -113,7 +125,7 @@ class Drainer:
         generation, part = action.generation, None
         try:
             run, order = self._begin(action, seq)
-            part = self._write(run, order, generation, f"node{council.node}")
+            part = self._write(run, order, action, f"node{council.node}")
             mine = PartSaid(
                 save=generation.name,
                 step=generation.step,
@@ -134,14 +146,14 @@ class Drainer:
                 draining.withdraw(run, part.ref)
             raise known from error
         if not council.leads:
-            return self._follow(run, council, part, mine)
+            return self._follow(run, council, generation, part, mine)
         try:
             made = draining.commit(run, order, [each.ref for each in parts])
         except PerdureError as error:  # it may have been made all the same
             council.conclude(generation.name, error=error)
             raise
         council.conclude(generation.name, slot=made.slot)
-        self._stored = part.stored(made.slot)
+        self._remember(generation, part, made.slot)
         return made.slot, sum(each.raw_nbytes for each in parts), sum(each.stored_nbytes for each in parts)
 
     def _gathered(self, order: draining.Order, council: Council, mine: PartSaid) -> list[PartSaid]:
@@ -153,7 +165,9 @@ class Drainer:
             raise differs
         return parts
 
-    def _follow(self, run: Run, council: Council, part: draining.WrittenPart, mine: PartSaid) -> tuple[int, int, int]:
+    def _follow(
+        self, run: Run, council: Council, generation: Generation, part: draining.WrittenPart, mine: PartSaid
+    ) -> tuple[int, int, int]:
         deadline = Deadline.after(council.commit_s, f"step {mine.step} to be committed by node 0")
         try:
             slot = council.report(mine, deadline)
@@ -161,7 +175,7 @@ class Drainer:
             if error.facts.get("final"):
                 draining.withdraw(run, part.ref)
             raise
-        self._stored = part.stored(slot)
+        self._remember(generation, part, slot)
         return slot, mine.raw_nbytes, mine.stored_nbytes
 
     def _begin(self, action: Drain, seq: int) -> tuple[Run, draining.Order]:
@@ -189,11 +203,28 @@ class Drainer:
         )
         return run, order
 
-    def _write(self, run: Run, order: draining.Order, generation: Generation, writer: str) -> draining.WrittenPart:
+    def _write(self, run: Run, order: draining.Order, action: Drain, writer: str) -> draining.WrittenPart:
+        generation = action.generation
         packs = self._host.packs(generation)
         if generation.by != generation.session:  # adopted: ranks may have taken what is bad here from elsewhere
             verify(packs, file=f"the memory of step {generation.step}")
-        return draining.write_part(run, order, writer=writer, packs=packs, stored=self._stored)
+        base = None
+        if action.on is not None and self._base is not None and self._base[0] == action.on.id and order.coding != "raw":
+            segments = self._host.packs(action.on)
+            entries = {each.entry.key: each for each in draining.entries_of(segments)}
+            base = Base(action.on.step, self._base[1], segments, entries)
+        return draining.write_part(
+            run, order, writer=writer, packs=packs, stored=self._stored, base=base, policy=self._policy
+        )
+
+    def _remember(self, generation: Generation, part: draining.WrittenPart, slot: int) -> None:
+        """What has become durable: so that the next save refers to it, or is made on it."""
+        self._stored = part.stored(slot)
+        if generation.lead.coding == "raw":
+            return
+        self._policy.ended(part.nbytes, _raw_nbytes(generation), delta=part.delta)
+        if not part.delta:
+            self._base = generation.id, self._stored
 
     def _retain(self, generation: Generation) -> None:
         """After a commit, prune by the rules that came with it; what goes wrong is told, and no save fails by it.

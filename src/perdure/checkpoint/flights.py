@@ -17,6 +17,7 @@ from perdure.checkpoint.far_flights import FarFlights
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Abandon, Carry, Committed, Complete, Failed, Reached
 from perdure.checkpoint.notes import FailureNotes
+from perdure.checkpoint.policy import Policy
 from perdure.checkpoint.remote import Remote
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
@@ -78,6 +79,7 @@ class Flights:
         self._drainer: Worker | None = None
         self._newest_slot: int | None = None
         self._stored: Stored | None = None  # of the drainer's thread
+        self._policy = Policy()  # of the drainer's thread
         self._keep = keep
         self._retention = Retention()  # of the drainer's thread
         self._flights: dict[int, Flight] = {}
@@ -227,6 +229,7 @@ class Flights:
             after=self._newest_slot,
             notes=self._failures,
             stored=self._stored,
+            policy=self._policy,
         )
         self._stored = stored
         self._committed(flight.saved, outcome)

@@ -12,6 +12,9 @@ The newest complete generation is always kept: it is what a restarted rank comes
 segment only if no kept generation lies in it; the others wait (back-pressure). A generation that is not complete
 within the time its ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held.
 
+A rank has two segments, and a third one while a *base* is kept: the durable generation that deltas are made on. The
+base is the first to go where memory is short, but never while it is being read.
+
 Generations are drained one after another, in the order in which they became complete, so the parent of each commit is
 known when its turn comes. One that a new session went on from, and that could not be committed (its epoch was over, the
 disk was full), is drained again under the new session's epoch, before that session's first save.
@@ -29,7 +32,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from perdure.checkpoint.blame import another_save, disagreement, late, left_early
-from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Staged
+from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Notify, Staged
 from perdure.checkpoint.vocabulary import (
     Action,
     Broken,
@@ -62,7 +65,8 @@ __all__ = [
     "Tell",
 ]
 
-SEGMENTS_PER_RANK = 2
+SEGMENTS_PER_RANK = 3
+_IN_USE = 2  # of those, at a time, beside the base's
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +98,11 @@ class Machine:
         self._leaving = False
         self.carrying: Callable[[], bool] = lambda: False
         """whether a step is on its way to a store far away, for which the agent stays"""
+        self.base: Generation | None = None
+        """what deltas are made on"""
+        self._base_is_read = False
+        self._base_must_go = False
+        self._no_room: set[str] = set()  # sessions whose base had to go
 
     # --- events ------------------------------------------------------------------------------------------------------
 
@@ -260,6 +269,9 @@ class Machine:
     def drained(self, generation: Generation, result: Drained | PerdureError) -> list[Action]:
         """A drain ended, or an error stopped it."""
         self._draining = None
+        self._base_is_read = False
+        if self._base_must_go:
+            self.base, self._base_must_go = None, False
         actions: list[Action] = []
         failure: dict[str, Any] | None = None
         if isinstance(result, PerdureError):
@@ -270,6 +282,8 @@ class Machine:
         else:
             generation.phase = Phase.DURABLE
             generation.slot = result.slot
+            if result.keep is not None:
+                self.base = generation if result.keep and generation.session not in self._no_room else None
             self._slots[generation.id] = self._newest[generation.session] = generation.slot
             message = Committed(
                 seq=generation.seq,
@@ -303,6 +317,36 @@ class Machine:
             generation.phase = Phase.COMPLETE
             self._queue.append(generation)
         return self._settle()
+
+    def no_room(self, grant: Grant, error: PerdureError) -> list[Action]:
+        """There is no memory for a segment: do without the base, once nobody reads it, else the save fails."""
+        client = self.clients[grant.client]
+        generation = self._find(client.session, grant.seq)
+        if generation is None:
+            return []
+        if self.base is None:
+            return self._fail(generation, error) + self._settle()
+        assert client.local_rank is not None
+        del generation.lanes[client.local_rank]
+        begin = Begin(
+            seq=grant.seq,
+            step=generation.step,
+            nbytes=grant.nbytes,
+            plan_id=generation.plan_id,
+            durable=generation.durable,
+            within_s=generation.within_s,
+        )
+        self._waiting.insert(0, _Waiting(client, begin))
+        told: list[Action] = []
+        if client.session not in self._no_room:
+            self._no_room.add(client.session)
+            note = Notify(text=f"saves are no deltas from here on: {error}")
+            told = [Tell(each.id, note) for each in self._ranks_of(generation)]
+        if self._base_is_read:
+            self._base_must_go = True
+        else:
+            self.base = None
+        return told + self._settle()
 
     def released(self) -> list[Action]:
         """The launcher says that the job is over."""
@@ -383,14 +427,17 @@ class Machine:
         actions: list[Action] = []
         newest = next((g for g in reversed(self.generations) if g.whole and g.digested), None)  # and so of use
         for generation in list(self.generations):
-            if generation.at_rest and generation is not newest and generation.adopter is None:
+            kept = generation is newest or generation is self.base or generation.adopter is not None
+            if generation.at_rest and not kept:
                 self.generations.remove(generation)
         if self._draining is None and self._queue and self._queue[0].digested:
             generation = self._queue.pop(0)
             generation.phase = Phase.DRAINING
             self._draining = generation
-            actions.append(Drain(generation, self.base_of(generation)))
-        for waiting in list(self._waiting):
+            on = None if self._base_must_go else self.base
+            self._base_is_read = on is not None
+            actions.append(Drain(generation, self.base_of(generation), on))
+        for waiting in list(self._waiting) if not self._base_must_go else ():
             begun = self._find(waiting.client.session, waiting.begin.seq)
             segment = self._free_segment(waiting.client)
             if begun is None or segment is None:
@@ -398,7 +445,8 @@ class Machine:
             self._waiting.remove(waiting)
             assert waiting.client.local_rank is not None
             begun.lanes[waiting.client.local_rank] = segment
-            actions.append(Grant(waiting.client.id, segment, waiting.begin.seq, waiting.begin.nbytes))
+            spare = self._free_segment(waiting.client)
+            actions.append(Grant(waiting.client.id, segment, waiting.begin.seq, waiting.begin.nbytes, spare))
         return actions
 
     def _give_up(self, now: float) -> list[Action]:
@@ -443,5 +491,9 @@ class Machine:
     def _free_segment(self, client: Client) -> int | None:
         assert client.local_rank is not None
         first = client.local_rank * SEGMENTS_PER_RANK
-        taken = {segment for g in self.generations for segment in g.lanes.values()}
-        return next((s for s in range(first, first + SEGMENTS_PER_RANK) if s not in taken), None)
+        mine = range(first, first + SEGMENTS_PER_RANK)
+        taken = {segment for g in self.generations for segment in g.lanes.values() if segment in mine}
+        kept = set() if self.base is None else set(self.base.lanes.values())
+        if len(taken - kept) >= _IN_USE:
+            return None
+        return next((segment for segment in mine if segment not in taken), None)

@@ -14,6 +14,7 @@ from perdure.checkpoint import drain
 from perdure.checkpoint.blame import another_save, disagreement
 from perdure.checkpoint.memory_packs import seal
 from perdure.checkpoint.notes import FailureNotes
+from perdure.checkpoint.policy import Policy
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.clock import Deadline
@@ -52,11 +53,13 @@ def drain_alone(
     after: int | None,
     notes: FailureNotes,
     stored: Stored | None,
+    policy: Policy,
 ) -> tuple[Outcome, Stored | None]:
     """Make ``save`` durable; called on a background thread of every rank, and gives its segment back in any case.
 
     ``after`` is the newest slot that this rank knows of: what was committed up to there is no commit of this save.
-    ``stored`` is what this rank stored last; what it has stored now comes back, None if that is not known.
+    ``stored`` is what this rank stored last; what it has stored now comes back, None if that is not known. ``policy``
+    chooses how it is coded, without deltas: no earlier step is kept in memory.
     """
     began = time.monotonic()
     deadline = Deadline.after(commit_s, f"step {save.order.step} to be whole and committed")
@@ -68,10 +71,12 @@ def drain_alone(
         stored = stored or recall(run, save.order.base)
         packs = [(save.index, save.segment.view[:nbytes])]
         if rank == 0:
-            made, part = _lead(run, save, packs, world=world, deadline=deadline, notes=notes, stored=stored)
+            made, part = _lead(
+                run, save, packs, world=world, deadline=deadline, notes=notes, stored=stored, policy=policy
+            )
         else:
             notes.say(save.order.seq, {**save.said, _STEP: str(save.order.step)})
-            part = drain.write_part(run, save.order, writer=f"rank{rank}", packs=packs, stored=stored)
+            part = drain.write_part(run, save.order, writer=f"rank{rank}", packs=packs, stored=stored, policy=policy)
             made = _follow(run, save.order, part, deadline=deadline, after=after, notes=notes)
         return Outcome(made.slot, save.raw_nbytes, part.nbytes, time.monotonic() - began), part.stored(made.slot)
     finally:
@@ -87,13 +92,14 @@ def _lead(
     deadline: Deadline,
     notes: FailureNotes,
     stored: Stored | None,
+    policy: Policy,
 ) -> tuple[Commit, drain.WrittenPart]:
     """Rank 0: write, wait for the others, compare, commit. What fails before the commit is tried is final."""
     order = save.order
     writers = [f"rank{each}" for each in range(world)]
     mine = None
     try:
-        mine = drain.write_part(run, order, writer=writers[0], packs=packs, stored=stored)
+        mine = drain.write_part(run, order, writer=writers[0], packs=packs, stored=stored, policy=policy)
 
         def heed() -> None:
             notes.heed(order.seq)

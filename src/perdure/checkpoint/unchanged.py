@@ -13,7 +13,7 @@ A reference is to the pack that holds the bytes, never to another reference: no 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from perdure.errors import IntegrityError, StorageError
@@ -78,6 +78,8 @@ class Stored:
     run: str
     slot: int
     tensors: dict[str, StoredTensor] = field(repr=False)
+    packs: frozenset[str] = field(default=frozenset(), repr=False)
+    """all that its part names: as long as the commit stands, they do"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +91,10 @@ class Division:
     referred: dict[str, StoredTensor]
 
 
-def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
-    """Divide the tensors of a save by what was ``stored`` before it."""
+def divide(entries: Sequence[Entry], stored: Stored | None, *, kept: Collection[str] = ()) -> Division:
+    """Divide the tensors of a save by what was ``stored`` before it. Packs that are ``kept`` for the base of a delta
+    cost nothing to refer to.
+    """
     if stored is None:
         return Division(tuple(entries), (), {})
     same = [each for each in entries if _is_stored(each, stored)]
@@ -102,17 +106,23 @@ def divide(entries: Sequence[Entry], stored: Stored | None) -> Division:
     still: list[Entry] = []
     for each in same:
         known = stored.tensors[each.entry.key]
-        if 2 * wanted[known.pack.name] >= known.pack.nbytes - known.pack.header_nbytes:
+        half = 2 * wanted[known.pack.name] >= known.pack.nbytes - known.pack.header_nbytes
+        if half or known.pack.name in kept:
             referred[each.entry.key] = known
         else:
             still.append(each)
     apart = tuple(still) if sum(each.entry.nbytes for each in still) >= APART_BYTES else ()
-    kept = referred.keys() | {each.entry.key for each in apart}
-    return Division(tuple(each for each in entries if each.entry.key not in kept), apart, referred)
+    held = referred.keys() | {each.entry.key for each in apart}
+    return Division(tuple(each for each in entries if each.entry.key not in held), apart, referred)
 
 
-def remember(run: str, slot: int, entries: Iterable[Entry], lies_in: Mapping[str, Lies]) -> Stored:
-    """What was committed in ``slot``, by where each key lies. What has a base is written anew each time."""
+def remember(
+    run: str, slot: int, entries: Iterable[Entry], lies_in: Mapping[str, Lies], packs: Iterable[str]
+) -> Stored:
+    """What was committed in ``slot``, by where each key lies; ``packs`` are all that its part names.
+
+    What has a base is written anew each time.
+    """
     tensors: dict[str, StoredTensor] = {}
     for each in entries:
         at = lies_in[each.entry.key]
@@ -120,7 +130,7 @@ def remember(run: str, slot: int, entries: Iterable[Entry], lies_in: Mapping[str
             tensors[each.entry.key] = StoredTensor(
                 at.pack, each.entry.dtype, each.entry.shape, each.digests, at.nbytes, at.coded
             )
-    return Stored(run, slot, tensors)
+    return Stored(run, slot, tensors, frozenset(packs))
 
 
 def recall(run: Run, slot: int | None) -> Stored | None:
@@ -128,6 +138,7 @@ def recall(run: Run, slot: int | None) -> Stored | None:
     if slot is None:
         return None
     tensors: dict[str, StoredTensor] = {}
+    named: set[str] = set()
     try:
         if run.is_pruned(slot):
             return None
@@ -135,6 +146,7 @@ def recall(run: Run, slot: int | None) -> Stored | None:
             part = run.read_part(ref)
             reader = PartReader.of(run, ref, part)
             packs = {pack.name: pack for pack in part.packs}
+            named |= packs.keys()
             headers = {name: run.open_pack(pack) for name, pack in packs.items()}
             for tensor in (*reader.tensors(), *reader.locals()):
                 for piece in tensor.pieces:
@@ -142,7 +154,7 @@ def recall(run: Run, slot: int | None) -> Stored | None:
                         tensors[piece.key] = _recalled(piece, packs[piece.pack], headers[piece.pack])
     except (IntegrityError, StorageError):
         return None  # then everything is written anew, and whoever restores hears of the damage
-    return Stored(run.marker.run, slot, tensors)
+    return Stored(run.marker.run, slot, tensors, frozenset(named))
 
 
 def _recalled(piece: StoredPiece, pack: PackRef, header: PackIndex) -> StoredTensor:

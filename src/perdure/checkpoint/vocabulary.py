@@ -110,12 +110,16 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Let ``client`` fill ``segment`` with ``nbytes``; make it if it is not there or too small."""
+    """Let ``client`` fill ``segment`` with ``nbytes``; make it if it is not there or too small.
+
+    ``spare`` will be wanted next, if nothing comes in between.
+    """
 
     client: int
     segment: int
     seq: int
     nbytes: int
+    spare: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,20 +139,29 @@ class Digest:
 
 @dataclass(frozen=True, slots=True)
 class Drain:
-    """Write ``generation`` and commit it; ``base`` is the slot that its session went on from."""
+    """Write ``generation`` and commit it; ``base`` is the slot that its session went on from.
+
+    ``on`` is a generation that is durable and stays in memory, for a delta to be made on.
+    """
 
     generation: Generation
     base: int | None
+    on: Generation | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Drained:
-    """A generation that is durable; ``stored_nbytes`` were written to packs for it, on all nodes."""
+    """A generation that is durable; ``stored_nbytes`` were written to packs for it, on all nodes.
+
+    ``keep`` says that deltas may be made on it, so that it should stay in memory; False that no base should. None
+    leaves the base as it is.
+    """
 
     slot: int
     raw_nbytes: int
     stored_nbytes: int
     seconds: float
+    keep: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)

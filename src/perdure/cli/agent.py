@@ -30,6 +30,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--job", required=True, help="the job's name")
     parser.add_argument("--url", required=True, help="the run's store")
     parser.add_argument("--lease", type=float, default=None, metavar="S", help=f"seconds without anybody ({LEASE_S:g})")
+    parser.add_argument("--memory", type=int, default=None, metavar="BYTES", help="checkpoint memory to hold at most")
     parser.set_defaults(func=main)
 
 
@@ -38,10 +39,12 @@ def main(args: argparse.Namespace) -> int:
     from perdure.store import open_store
 
     lease = args.lease if args.lease is not None else float(os.environ.get("PERDURE_LEASE_S", LEASE_S))
-    return serve(args.job, args.url, lease_s=lease, open_store=open_store)
+    return serve(args.job, args.url, lease_s=lease, memory_bytes=args.memory, open_store=open_store)
 
 
-def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., object]) -> int:
+def serve(
+    job: str, url: str, *, lease_s: float, memory_bytes: int | None = None, open_store: Callable[..., object]
+) -> int:
     """Take the lock, listen, serve. ``open_store`` is a parameter so that tests can put a faulty store between."""
     from typing import cast
 
@@ -64,6 +67,7 @@ def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., objec
             job=job,
             url=url,
             lease_s=lease_s,
+            memory_bytes=memory_bytes,
             open_store=cast(Callable[[str], Store], open_store),
         )
         signal.signal(signal.SIGTERM, lambda number, frame: agent.leave())

@@ -24,8 +24,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "show",
         help="show the tensors and values of a saved step",
-        description="Show what the newest commit holds: tensors with dtype, shape, bytes and how they are cut, values, "
-        "meta. Reads indexes, no data. NAMES are names or patterns with *.",
+        description="Show what the newest commit holds: tensors with dtype, shape, bytes, how they are cut, how and "
+        "why they are stored so; values, meta. Reads indexes, no data. NAMES are names or patterns with *.",
     )
     parser.add_argument("url", metavar="URL")
     parser.add_argument("names", metavar="NAMES", nargs="*", help="only tensors and values of these names")
@@ -66,6 +66,8 @@ def _show_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: list
         print(f"world {index.world} in {len(parts)} parts, {len(index.layouts)} layouts")
     for key, value in commit.meta.items():
         print(f"meta {key} = {json.dumps(value)}")
+    for note, writers in _notes(parts).items():
+        print(f"stored by {_few(writers)}: {note}")
     totals: dict[str, list[int]] = {}
     for each in _tensors(parts, names):
         _count(totals, each)
@@ -73,7 +75,8 @@ def _show_text(commit: Commit, parts: list[tuple[Part, PartReader]], names: list
         more = f" and {len(packs) - 1} more" if len(packs) > 1 else ""
         shape = "x".join(map(str, each["shape"])) or "scalar"
         where = f"{each['cut']}  {packs[0] + more if packs else 'no pack'}"
-        coding = "" if each["coding"] == "raw" else f"  {each['coding']}"
+        why = each["why"]
+        coding = f"  {_few(why)}" if why else "" if each["coding"] == "raw" else f"  {each['coding']}"
         print(f"{each['name']}  {each['dtype']}  {shape}  {size(each['nbytes'])}  {where}{coding}")
         for alias in each["aliases"]:
             print(f"    also called {alias}")
@@ -92,6 +95,7 @@ def _show_json(commit: Commit, parts: list[tuple[Part, PartReader]], names: list
     index = parts[0][1].index if parts else None
     facts["world"] = index.world if index else 0
     facts["n_parts"] = len(parts)
+    facts["stored"] = _notes(parts)
     facts["layouts"] = msgspec.to_builtins(index.layouts) if index else []
     print(json.dumps(facts)[:-1] + ', "tensors": [')
     totals: dict[str, list[int]] = {}
@@ -144,6 +148,7 @@ def _tensors(parts: list[tuple[Part, PartReader]], names: list[str]) -> Iterator
                 "aliases": aliases.get(name, []) if one.rank is None else [],
                 "packs": sorted({_pack(part, number) for part, placed in pieces for number in placed.packs}),
                 "coding": _coding([(readers[id(part)], placed) for part, placed in pieces]),
+                "why": _why([(readers[id(part)], placed) for part, placed in pieces]),
             }
 
 
@@ -180,6 +185,26 @@ def _coding(pieces: list[tuple[PartReader, Placed]]) -> str:
             else:
                 found.add(f"coded, as what follows from {', '.join(dict.fromkeys(each.key for each in base.sources))}")
     return " and ".join(sorted(found)) or "raw"
+
+
+def _why(pieces: list[tuple[PartReader, Placed]]) -> list[str]:
+    """What their writers say of the blocks of a tensor: why they are stored as they are."""
+    notes = (reader.note(placed.key_stem + s) for reader, placed in pieces for s in placed.geometry.suffixes)
+    return list(dict.fromkeys(note for note in notes if note is not None))
+
+
+def _notes(parts: list[tuple[Part, PartReader]]) -> dict[str, list[str]]:
+    """What writers say of their parts as a whole -> the writers that say so."""
+    notes: dict[str, list[str]] = {}
+    for part, reader in parts:
+        note = reader.note("")
+        if note is not None:
+            notes.setdefault(note, []).append(part.writer)
+    return notes
+
+
+def _few(texts: list[str]) -> str:
+    return texts[0] if len(texts) == 1 else f"{texts[0]} and {len(texts) - 1} more"
 
 
 def _pack(part: Part, number: int) -> str:

@@ -1,8 +1,9 @@
-"""Make the blocks of a step smaller, bit for bit, without another step: frames, and copies that follow from masters.
+"""Make blocks of a step smaller, bit for bit: frames that stand alone, or on a base that follows from other blocks.
 
 A 16-bit tensor that is the rounding of a wider one is found by looking at bytes (`perdure.state.relating`); its frame
-has a base that is computed from the wider one, and costs next to nothing. Everything else is grouped by bytes and
-entropy-coded (`planes`). What does not get smaller by a fiftieth stays as it is, so that it can be read where it lies.
+has a base that is computed from the wider one, and costs next to nothing. With blocks of an earlier step, what an
+optimizer made of them is a base too. Everything else is grouped by bytes and entropy-coded (`planes`). What does not
+get smaller by a fiftieth stays as it is, so that it can be read where it lies.
 """
 
 from __future__ import annotations
@@ -14,16 +15,15 @@ from typing import Final
 from perdure.codec import encode_parts, frame_info
 from perdure.errors import CallError
 from perdure.state.pricing import codec_for
-from perdure.state.relating import base_of, relate
+from perdure.state.relating import Estimate, base_of, estimate, trial
 from perdure.state.relations import Relation
 from perdure.state.sampling import Block
 
 __all__ = ["CODINGS", "Coded", "Coding", "checked_coding"]
 
-CODINGS: Final = ("raw", "lossless")
-"""How the tensors of a step can be stored."""
+CODINGS: Final = ("raw", "auto", "lossless")
+"""How the tensors of a step can be stored: as they are, as what is durable soonest, as what is smallest."""
 
-_LEAST_BYTES: Final = 1 << 14  # of a block that is worth a frame
 _LEAST_GAIN: Final = 0.02
 
 
@@ -33,35 +33,33 @@ class Coded:
 
     frame: bytes
     relation: Relation | None
+    codec: str
 
 
 class Coding:
-    """Codes the blocks of one writer, by key; keeps no frame."""
+    """Codes the blocks of one writer, by key; keeps no frame. ``base`` are its blocks in an earlier step, or empty."""
 
-    def __init__(self, blocks: Mapping[str, Block]) -> None:
-        self._blocks = blocks
-        self._relations = relate(blocks, {})
+    def __init__(self, blocks: Mapping[str, Block], base: Mapping[str, Block]) -> None:
+        self._blocks, self._base = blocks, base
+        self.estimates: dict[str, Estimate] = estimate(blocks, base)
 
-    def code(self, key: str) -> Coded | None:
-        """The frame of a block, or None if it should be stored as it is.
+    def trial(self, key: str, *, on: bool) -> tuple[int, int]:
+        """Code a few places of a block, on its base or alone: their bytes before and after."""
+        return trial(key, self.estimates[key].relation if on else None, self._blocks, self._base)
+
+    def code(self, key: str, *, on: bool) -> Coded | None:
+        """The frame of a block, on its base or alone; None if it should be stored as it is.
 
         Releases the interpreter's lock in the heavy parts.
         """
         block = self._blocks[key]
-        if block.data.size < _LEAST_BYTES:
-            return None
-        relation = self._relations.get(key)
-        base = None if relation is None else base_of(key, relation, self._blocks, {})
-        parts = encode_parts(
-            block.data,
-            codec="planes" if base is None else codec_for(block.dtype),
-            base=base,
-            dtype=block.dtype,
-            shape=block.box.shape,
-        )
+        relation = self.estimates[key].relation if on else None
+        base = None if relation is None else base_of(key, relation, self._blocks, self._base)
+        codec = "planes" if base is None else codec_for(block.dtype)
+        parts = encode_parts(block.data, codec=codec, base=base, dtype=block.dtype, shape=block.box.shape)
         if sum(map(len, parts)) > block.data.size * (1 - _LEAST_GAIN):
             return None
-        return Coded(b"".join(parts), None if frame_info(parts[0]).base is None else relation)
+        return Coded(b"".join(parts), None if frame_info(parts[0]).base is None else relation, codec)
 
 
 def checked_coding(coding: str) -> str:

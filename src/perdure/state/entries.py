@@ -16,6 +16,7 @@ from perdure.state.relations import MAX_TERMS, Relation
 
 __all__ = [
     "KINDS",
+    "MOST_NOTE",
     "MOST_SOURCES",
     "ORDERS",
     "AliasEntry",
@@ -23,14 +24,16 @@ __all__ = [
     "BlockEntry",
     "Index",
     "LocalEntry",
+    "NoteEntry",
     "SourceEntry",
     "TensorEntry",
     "ValueEntry",
     "name_of",
 ]
 
-KINDS = ("tensors", "locals", "aliases", "values", "bases")
+KINDS = ("tensors", "locals", "aliases", "values", "bases", "notes")
 MOST_SOURCES = 1 + 2 * MAX_TERMS
+MOST_NOTE = 4096
 Count = Annotated[int, msgspec.Meta(ge=0, le=(1 << 62) - 1)]
 
 
@@ -102,18 +105,27 @@ class BaseEntry(_Entry, frozen=True, array_like=True, gc=False):
     sources: Annotated[tuple[SourceEntry, ...], msgspec.Meta(min_length=1, max_length=MOST_SOURCES)]
 
 
+class NoteEntry(_Entry, frozen=True, array_like=True, gc=False):
+    """Why the block under ``key`` is stored as it is, or the part as a whole (``""``): for people, nothing follows."""
+
+    key: str
+    text: Annotated[str, msgspec.Meta(max_length=MOST_NOTE)]
+
+
 _NAMED: dict[type, str] = {
     TensorEntry: "name",
     LocalEntry: "name",
     AliasEntry: "alias",
     ValueEntry: "key",
     BaseEntry: "key",
+    NoteEntry: "key",
 }
 ORDERS: dict[str, Callable[[Any], Any]] = {
     "tensors": attrgetter("name"),
     "locals": attrgetter("name", "rank"),
     "aliases": attrgetter("alias"),
     "bases": attrgetter("key"),
+    "notes": attrgetter("key"),
     "values": lambda entry: (entry.key, -1 if entry.rank is None else entry.rank),
 }
 

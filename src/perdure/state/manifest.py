@@ -24,6 +24,7 @@ from perdure.state.entries import (
     BlockEntry,
     Index,
     LocalEntry,
+    NoteEntry,
     TensorEntry,
     ValueEntry,
     name_of,
@@ -47,10 +48,16 @@ class Written:
     leaves: tuple[bytes, ...]
 
 
-def write_index(ranks: Sequence[RankIndex], packs: Mapping[str, int], bases: Sequence[BaseEntry] = ()) -> Written:
+def write_index(
+    ranks: Sequence[RankIndex],
+    packs: Mapping[str, int],
+    bases: Sequence[BaseEntry] = (),
+    notes: Sequence[NoteEntry] = (),
+) -> Written:
     """The index of what ``ranks`` (those of one writer) saved; ``packs`` says in which of its packs each key lies.
 
-    A key that is a frame there has ``-1 - number``; ``bases`` has an entry for each frame that has a base.
+    A key that is a frame there has ``-1 - number``; ``bases`` has an entry for each frame that has a base, ``notes``
+    what people may want to know.
 
     The same indexes give the same bytes.
     """
@@ -84,6 +91,7 @@ def write_index(ranks: Sequence[RankIndex], packs: Mapping[str, int], bases: Seq
         "locals": sorted(locals_, key=lambda each: (each.name, each.rank)),
         "aliases": [AliasEntry(alias, aliases[alias]) for alias in sorted(aliases)],
         "bases": sorted(bases, key=lambda each: each.key),
+        "notes": sorted(notes, key=lambda each: each.key),
         "values": sorted(values, key=lambda each: (each.key, -1 if each.rank is None else each.rank)),
     }
     top = Index(world=ranks[0].world, ranks=tuple(each.rank for each in ranks), layouts=layouts)

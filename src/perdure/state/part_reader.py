@@ -24,6 +24,7 @@ from perdure.state.entries import (
     BlockEntry,
     Index,
     LocalEntry,
+    NoteEntry,
     TensorEntry,
     ValueEntry,
     name_of,
@@ -63,7 +64,7 @@ class PartReader:
         self._least_nbytes = min((pack.nbytes for pack in part.packs), default=0)
         self._geometries: dict[tuple[str, tuple[int, ...], int | tuple[BlockEntry, ...]], Geometry] = {}
         self._of = {kind: [leaf for leaf in part.leaves if leaf.kind == kind] for kind in KINDS}
-        self._bases: dict[int, dict[str, BaseEntry]] = {}
+        self._kept: dict[int, dict[str, Any]] = {}  # leaves that are asked for key by key: start -> entries
         self._check_order()
 
     @classmethod
@@ -117,13 +118,7 @@ class PartReader:
 
     def base(self, key: str) -> StoredBase | None:
         """How the base of the frame ``key`` is computed; None if it has none. Reads a leaf, once."""
-        leaf = self._leaf_of("bases", key)
-        if leaf is None:
-            return None
-        known = self._bases.get(leaf.start)
-        if known is None:
-            known = self._bases[leaf.start] = {each.key: each for each in self._decoded(leaf, BaseEntry)}
-        entry = known.get(key)
+        entry = self._keyed("bases", key, BaseEntry)
         if entry is None:
             return None
         n = len(self._pack_names)
@@ -141,6 +136,11 @@ class PartReader:
                 for each in entry.sources
             ),
         )
+
+    def note(self, key: str) -> str | None:
+        """Why the block under ``key`` is stored as it is (``""``: the part as a whole), if its writer said so."""
+        entry = self._keyed("notes", key, NoteEntry)
+        return None if entry is None else entry.text
 
     def placed(self, wanted: Callable[[str, str], bool] = lambda first, last: True) -> Iterator[Placed]:
         """The shared tensors as `tensors` gives them, without an object for every piece: for looking at all of them."""
@@ -242,6 +242,16 @@ class PartReader:
         if (name_of(entries[0]), name_of(entries[-1])) != (leaf.first, leaf.last):
             raise self._refused(f"its leaf {leaf.first!r} to {leaf.last!r} holds others")
         return entries
+
+    def _keyed(self, kind: str, key: str, type_: type[Entry]) -> Entry | None:
+        """The entry of ``key``, from a leaf that is decoded once."""
+        leaf = self._leaf_of(kind, key)
+        if leaf is None:
+            return None
+        known = self._kept.get(leaf.start)
+        if known is None:
+            known = self._kept[leaf.start] = {name_of(each): each for each in self._decoded(leaf, type_)}
+        return known.get(key)
 
     def _one(self, leaf: LeafRef, name: str, type_: type[Entry]) -> Entry | None:
         """The entry ``name`` of a leaf, without making the others: the leaf is what its writer wrote, thus sorted."""

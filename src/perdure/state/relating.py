@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from perdure.state.recipes import Offer, offers
 from perdure.state.relations import Of, Previous, Relation, Rounding, sources
 from perdure.state.sampling import Block, Group, groups_of
 
-__all__ = ["base_of", "relate"]
+__all__ = ["Estimate", "base_of", "estimate", "relate", "trial"]
 
 _FLOATS: Final = ("float64", "float32", "float16", "bfloat16")
 _TRIED_ELEMENTS: Final = 1 << 18  # blocks of as many are worth coding samples of
@@ -33,17 +33,34 @@ _SOURCE_BITS: Final = 0.02
 """Of relations that are as good, the one with fewer sources."""
 
 
+class Estimate(NamedTuple):
+    """What a block costs, in bits an element: ``alone``, and ``on`` the base that its ``relation`` gives it.
+
+    None where nobody can tell without coding it: elements that are no floats.
+    """
+
+    relation: Relation | None
+    alone: float | None
+    on: float | None
+
+
 def relate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Relation]:
     """The relation of each block of ``now`` that should be coded on a base; those not named are best coded alone.
 
     ``now`` and ``base`` are the blocks of one rank in this step and in the step that deltas are made on (empty if there
     is none). The relations have a decoding order: no tensor's base needs the tensor itself.
     """
+    return {name: each.relation for name, each in estimate(now, base).items() if each.relation is not None}
+
+
+def estimate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Estimate]:
+    """The relations of `relate`, and what each block costs with its own and without; empty blocks are left out."""
     groups = groups_of(now, base)
     costs: dict[str, float] = {}
+    alone: dict[str, float] = {}
     chosen: dict[str, Relation] = {}
     for group in groups:
-        _alone_or_plain(group, costs, chosen)
+        _alone_or_plain(group, costs, alone, chosen)
     made = [offer for group in groups if group.dtype in PREDICTABLE for offer in offers(group)] + _roundings(groups)
     useful = [offer for offer in made if offer.bits < costs[offer.name] * (1 - _LEAST_GAIN)]
     useful.sort(key=lambda offer: offer.bits + _SOURCE_BITS * len(sources(*offer[:2])) - costs[offer.name])
@@ -52,7 +69,11 @@ def relate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Rel
             if now[name].box.size >= _TRIED_ELEMENTS and not _wins(name, relation, chosen.get(name), now, base):
                 continue
             costs[name], chosen[name] = bits, relation
-    return chosen
+    known = {name: name in alone for group in groups for name in group.names}
+    return {
+        name: Estimate(chosen.get(name), alone.get(name), costs[name] if told and name in chosen else None)
+        for name, told in known.items()
+    }
 
 
 def base_of(name: str, relation: Relation, now: Mapping[str, Block], base: Mapping[str, Block]) -> Bytes:
@@ -74,16 +95,27 @@ def base_of(name: str, relation: Relation, now: Mapping[str, Block], base: Mappi
     return _part_of(name, relation, now, base, slice(0, now[name].box.size))
 
 
-def _alone_or_plain(group: Group, costs: dict[str, float], chosen: dict[str, Relation]) -> None:
+def trial(name: str, relation: Relation | None, now: Mapping[str, Block], base: Mapping[str, Block]) -> tuple[int, int]:
+    """Code samples of a block on the base that ``relation`` gives it, or alone: their bytes before and after."""
+    block = now[name]
+    at = spread(block.box.size)
+    data = np.concatenate([_bytes(block, part) for part in at])
+    below = None if relation is None else np.concatenate([_part_of(name, relation, now, base, part) for part in at])
+    return data.size, coded_nbytes(data, below, block.dtype)
+
+
+def _alone_or_plain(
+    group: Group, costs: dict[str, float], alone: dict[str, float], chosen: dict[str, Relation]
+) -> None:
     """What the blocks of ``group`` cost without other tensors: alone, or on their older selves."""
     if group.dtype not in _FLOATS:  # nothing predicts these; their codec sees whether the older self is of use
         costs.update(dict.fromkeys(group.names, 0.0))
         chosen.update({name: Previous() for name in group.names if group.base is not None})
         return
-    alone = alone_bits(group.now, group.dtype)
-    plain = np.full_like(alone, np.inf) if group.base is None else distance_bits(group.now, group.base, group.dtype)
-    for name, without, on in zip(group.names, alone.tolist(), plain.tolist(), strict=True):
-        costs[name] = min(without, on)
+    bits = alone_bits(group.now, group.dtype)
+    plain = np.full_like(bits, np.inf) if group.base is None else distance_bits(group.now, group.base, group.dtype)
+    for name, without, on in zip(group.names, bits.tolist(), plain.tolist(), strict=True):
+        costs[name], alone[name] = min(without, on), without
         if on <= without:
             chosen[name] = Previous()
 
@@ -131,15 +163,7 @@ def _wins(
     name: str, relation: Relation, other: Relation | None, now: Mapping[str, Block], base: Mapping[str, Block]
 ) -> bool:
     """Whether samples of the block coded with ``relation`` are smaller than with ``other`` (alone, if that is None)."""
-    block = now[name]
-    at = spread(block.box.size)
-    data = np.concatenate([_bytes(block, part) for part in at])
-
-    def size(how: Relation | None) -> int:
-        below = None if how is None else np.concatenate([_part_of(name, how, now, base, part) for part in at])
-        return coded_nbytes(data, below, block.dtype)
-
-    return size(relation) < size(other) * (1 - _LEAST_GAIN)
+    return trial(name, relation, now, base)[1] < trial(name, other, now, base)[1] * (1 - _LEAST_GAIN)
 
 
 def _part_of(name: str, relation: Relation, now: Mapping[str, Block], base: Mapping[str, Block], part: slice) -> Bytes:

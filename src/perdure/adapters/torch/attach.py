@@ -61,6 +61,7 @@ def attach(
     remote_bytes_per_s: float | None = None,
     keep: Keep | None = None,
     coding: str = "raw",
+    memory_bytes: int | None = None,
     deadlines: Deadlines | None = None,
 ) -> Run:
     """Restore the newest step of the run at ``to`` if there is one, then save every ``every`` steps by itself.
@@ -75,7 +76,8 @@ def attach(
     it) or anything with ``state_dict``; ``scheduler`` and the values of ``extra`` are anything with ``state_dict``,
     tensors, or `RankLocal`. Random generators are saved rank by rank. ``step`` restores that step and no other.
     ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
-    ``coding="lossless"`` stores tensors compressed, bit for bit.
+    ``coding="lossless"`` stores tensors as small as they get, bit for bit, ``"auto"`` as what is durable soonest.
+    ``memory_bytes`` bounds the checkpoint memory of each node's agent.
 
     ``tiers=["s3://bucket/run7"]`` names a remote store behind ``to``: committed steps are carried there in the
     background, and what ``to`` has lost is restored from it. ``remote_every`` saves and carries the steps whose number
@@ -106,6 +108,7 @@ def attach(
         remote_bytes_per_s=remote_bytes_per_s,
         keep=keep,
         coding=coding,
+        memory_bytes=memory_bytes,
         deadlines=deadlines,
     )
     rng = Rng(ckpt.rank)

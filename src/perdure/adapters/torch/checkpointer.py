@@ -51,9 +51,12 @@ class Checkpointer(_Checkpointer):
     is sent.
 
     ``budget_bytes`` is what a restore may take
-    of memory beside the tensors themselves. ``coding="lossless"`` stores tensors compressed, bit for bit
-    (docs/codecs.md); by default they lie raw, for any safetensors reader. ``log`` (a `perdure.events.Log`) says where
-    events go: by default to stderr as sentences, and to the file that ``PERDURE_EVENTS`` names as lines of JSON.
+    of memory beside the tensors themselves. ``coding="lossless"`` stores tensors as small as they get, bit for bit,
+    ``"auto"`` as what is durable soonest (docs/codecs.md); by default they lie raw, for any safetensors reader.
+    ``memory_bytes`` bounds the checkpoint memory of the node's agent: two steps, and with a coding a third one that
+    deltas are made on if there is room; by default what the node has available does. ``log`` (a `perdure.events.Log`)
+    says where events go: by default to stderr as sentences, and to the file that ``PERDURE_EVENTS`` names as lines of
+    JSON.
     """
 
     def __init__(
@@ -68,6 +71,7 @@ class Checkpointer(_Checkpointer):
         keep: Keep | None = None,
         budget_bytes: int = 256 << 20,
         coding: str = "raw",
+        memory_bytes: int | None = None,
         deadlines: Deadlines | None = None,
         log: Log | None = None,
     ) -> None:
@@ -96,6 +100,10 @@ class Checkpointer(_Checkpointer):
             agent=agent and place.scheme != "ram",
             open_store=open_store,
         )
+        if memory_bytes is not None:
+            if memory_bytes < 1:
+                raise CallError(f"memory_bytes={memory_bytes} holds no checkpoint; leave it out for what the node has")
+            command += ["--memory", str(memory_bytes)]
         super().__init__(
             open_store(place),
             url=str(place),
