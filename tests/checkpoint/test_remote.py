@@ -405,7 +405,7 @@ def tiers(place: Place) -> list[str]:
 
 
 def test_the_agent_carries_and_every_rank_hears_of_it(place: Place, undisturbed: dict[tuple[int, int], str]) -> None:
-    ranks = place.train("--steps", "6", *tiers(place), "--print-remote")
+    ranks = place.train("--steps", "6", *tiers(place), "--print-remote", "--coding", "lossless")
     assert ["F " in ranks.out(rank) for rank in (0, 1)] == [True, True]
     await_that(lambda: steps_at(place.folder / "far")[-1:] == [6], "the last step to be carried")
     place.kill_agent()

@@ -188,6 +188,20 @@ def test_a_store_that_comes_back_from_a_copy_whose_carry_was_cut_takes_no_slot_t
     assert steps_of(there) == [1, 2]
 
 
+def test_who_goes_on_from_the_copy_meets_no_pack_of_a_carry_that_was_cut_under_a_name_of_its_own() -> None:
+    """The claim of an epoch that was carried in part is there, though no step of it is."""
+    here, there, home = tiny_run(), Ram(), Ram()
+    carry(opened(here), there, 1)
+    made = save(here, 4, base=1, epoch=opened(here).claim_epoch("second"))
+    with pytest.raises(Crashed):
+        carry(opened(here), Faults(there, [Rule("create", Crash("before"), match="parts/*")]), made)
+    run = catch_up(home, opened(there))
+    again = save(home, 4, base=1, epoch=run.claim_epoch("after the loss"))
+    assert run.read_slot(again).epoch == 3
+    assert carry(opened(home), there, again).sent_nbytes > 0
+    assert steps_of(there) == [1, 4]
+
+
 def test_a_step_that_was_given_up_here_or_passed_over_there_is_not_carried() -> None:
     here, there = tiny_run(), Ram()
     carry(opened(here), there, 3)

@@ -7,11 +7,12 @@ step that it has not. (Where a carry was cut in between, the next writer of that
 next one: `perdure.store.lineage`.) So nothing in it is numbered anew, the names and digests of packs and parts are
 those of the run, and either store can mend the other (`perdure.upkeep.repairing`).
 
-A step is carried in the order of a commit: the packs that are not there yet, each tile verified on the way, then the
-parts, then the slots, its own the last. Whatever was cut off is done again and finds what it had done: every write is
-of the same bytes under the same name. What is there already may not be durable yet (who wrote it may have been killed
-before), so it is made so first; and once the parts are visible, the packs are looked for again, because a prune that
-did not see the parts may have deleted one.
+The claims of epochs go first, so that whoever goes on from the copy claims a later one, and never gives a name to a
+pack that lies there already. Then a step is carried in the order of a commit: the packs that are not there yet, each
+tile verified on the way, then the parts, then the slots, its own the last. Whatever was cut off is done again and finds
+what it had done: every write is of the same bytes under the same name. What is there already may not be durable yet
+(who wrote it may have been killed before), so it is made so first; and once the parts are visible, the packs are looked
+for again, because a prune that did not see the parts may have deleted one.
 
 Both stores must be of one history. Histories part at a claim (`perdure.upkeep.histories`); each claim and each commit
 has a random token. So they are one if the newest claim and the newest commit of the copy are the same here. If they are
@@ -78,6 +79,7 @@ def carry(here: Run, there: Store, slot: int, *, pace: Callable[[int], None] = l
     if known == commit:
         far.make_durable(known)
         return Carried(slot, commit.step, 0)
+    _copy_epochs(here, far)
     parts = [(ref, here.read_part(ref)) for ref in commit.parts]
     packs = list({pack.name: pack for _, part in parts for pack in part.packs}.values())
     sent = sum(_send_pack(here, there, pack, pace) for pack in packs)
@@ -92,7 +94,7 @@ def carry(here: Run, there: Store, slot: int, *, pace: Callable[[int], None] = l
         raise BlobMissing(f"packs of step {commit.step} are deleted in {there} as they are written; who prunes it?")
     if far.is_pruned(slot):
         raise _passed_over(commit, far)
-    _copy_records(here, far, below=slot, moved=lambda: pace(0))
+    _copy_slots(here, far, below=slot, moved=lambda: pace(0))
     _put_same(there, slot_name(slot), encode(commit))
     if far.is_pruned(slot):
         raise _passed_over(commit, far)
@@ -114,7 +116,8 @@ def catch_up(here: Store, copy: Run) -> Run:
     check_history(copy, run)
     top = copy.head()
     highest = top.slot if top is not None else 0
-    _copy_records(copy, run, below=highest + 1)
+    _copy_epochs(copy, run)
+    _copy_slots(copy, run, below=highest + 1)
     for slot in sorted(copy.pruned()):
         if slot > highest:  # of a carry that was cut off: that slot is no step there, so it must be none here
             run.give_up_slot(slot, step=None)
@@ -304,18 +307,22 @@ def _put_same(there: Store, name: str, data: bytes) -> None:
 # --- records -------------------------------------------------------------------------------------------------------
 
 
-def _copy_records(source: Run, target: Run, *, below: int, moved: Callable[[], None] = lambda: None) -> None:
-    """Give ``target`` the epochs of ``source``, and the slots below ``below`` that it lacks, as given-up ones.
-
-    A slot that cannot be read in ``source`` stays away, given up.
-    """
+def _copy_epochs(source: Run, target: Run) -> None:
+    """Give ``target`` the epochs of ``source``."""
     claims, claimed = _numbers(source, EPOCHS), _numbers(target, EPOCHS)
     # What was written last is written again: its writer may have been killed before it was durable.
     last = {max(claimed)} if claimed else set()
     _all_at_once(partial(_copy_epoch, source, target, epoch) for epoch in sorted(claims & last | claims - claimed))
+
+
+def _copy_slots(source: Run, target: Run, *, below: int, moved: Callable[[], None] = lambda: None) -> None:
+    """Give ``target`` the slots of ``source`` below ``below`` that it lacks, as given-up ones.
+
+    A slot that cannot be read in ``source`` stays away, given up.
+    """
     top = target.head()
     if top is not None:
-        target.make_durable(top)
+        target.make_durable(top)  # its writer may have been killed before it was
     there, known = _numbers(target, SLOTS), _numbers(source, SLOTS)
     lacking = [slot for slot in range(1, below) if slot not in there]
     if len(known.union(lacking)) - len(known) > _MISSING:  # somebody may have planted the highest one
