@@ -461,7 +461,7 @@ def test_a_slow_copy_delays_no_drain_of_the_agent(place: Place) -> None:
     await_that(lambda: steps_at(place.folder / "far") == [3, 12], "the newest to be carried")
 
 
-@pytest.mark.parametrize("committed", [True, False])
+@pytest.mark.parametrize("committed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_what_memory_holds_is_newer_than_the_copy_of_a_home_that_was_lost(
     place: Place, undisturbed: dict[tuple[int, int], str], committed: bool
 ) -> None:
