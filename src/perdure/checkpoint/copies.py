@@ -48,11 +48,10 @@ class Copies:
         Raises what must not be taken for a run without steps: `BlobMissing`, or what keeps the copy from being read,
         where home has commits and none of them stands.
         """
-        far = self._lined_up()
+        far, there = self._lined_up()
         if slot is not None:
-            return [self._in_slot(step, slot, far)]
+            return [self._in_slot(step, slot, far, there)]
         gone = self._here.pruned()
-        there = frozenset() if far is None else _standing(far)
         found: list[SlotFacts] = []
         newest: Commit | None = None
         for commit in branch(self._here) if far is None else _branch_of(self._here, far):
@@ -87,20 +86,23 @@ class Copies:
 
     # --- the copy ---------------------------------------------------------------------------------------------------
 
-    def _lined_up(self) -> Run | None:
-        """The copy, if there is one that can be read and is of this history; else the problem is noted."""
+    def _lined_up(self) -> tuple[Run | None, frozenset[int]]:
+        """The copy, if there is one that can be read and is of this history, and the slots that it holds steps of.
+
+        Else the problem is noted.
+        """
         self.problem = None
         if self._open_far is None:
-            return None
+            return None, frozenset()
         try:
             far = self._copy()
             check_history(self._here, far)
-            return far
+            return far, _standing(far)
         except PerdureError as error:
             self.problem = error
             if not isinstance(error, BlobMissing):  # else nothing was carried yet
                 self._here.tell(Note(f"nothing is taken from {self._place}: {error}", self._place))
-            return None
+            return None, frozenset()
 
     def _copy(self) -> Run:
         with self._lock:
@@ -112,19 +114,17 @@ class Copies:
                 self._far = far
             return self._far
 
-    def _in_slot(self, step: int | None, slot: int, far: Run | None) -> SlotFacts:
-        home: Commit | None = None
+    def _in_slot(self, step: int | None, slot: int, far: Run | None, there: frozenset[int]) -> SlotFacts:
         try:
-            home = commit_of(self._here, step=step, slot=slot)
+            return _facts(commit_of(self._here, step=step, slot=slot), home=True, remote=slot in there)
         except IntegrityError:
-            if far is None:
+            if far is None or slot not in there:
                 raise
             try:
                 return _facts(commit_of(far, step=step, slot=slot), home=False, remote=True)
-            except IntegrityError:
+            except PerdureError:
                 pass  # the error of home counts
             raise
-        return _facts(home, home=True, remote=far is not None and slot in _standing(far))
 
 
 @dataclass(frozen=True, slots=True)
