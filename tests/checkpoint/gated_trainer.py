@@ -17,10 +17,9 @@ from typing import Any
 
 import trainer
 
-from perdure.checkpoint import checkpointer, restoring
+from perdure.checkpoint import checkpointer, copying, restoring
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Reached
-from perdure.state import save
 
 FOLDER = pathlib.Path(sys.argv[sys.argv.index("--to") + 1]).parent
 WHERE, _, AT = os.environ.get("GATE", "").partition("@")
@@ -69,7 +68,7 @@ def gate_arm(arm: Any) -> Any:
     def armed(self: Any, run: Any, model: Any, optimizer: Any) -> None:
         arm(self, run, model, optimizer)
         model.register_forward_hook(lambda *_: gate("forward", run.step))
-        whole = save.copy_many
+        whole = copying.copy_many
 
         def half(src: Any, dst: Any, nbytes: Any, **options: Any) -> None:
             if threading.current_thread().name == "perdure-copy":
@@ -80,7 +79,7 @@ def gate_arm(arm: Any) -> Any:
             else:
                 whole(src, dst, nbytes, **options)
 
-        save.copy_many = half  # type: ignore[assignment]
+        copying.copy_many = half  # type: ignore[assignment]
 
     return armed
 

@@ -98,7 +98,7 @@ def test_a_retention_that_fails_is_told_and_fails_no_save(tmp_path: Path, verb: 
     ckpt = perdure.Checkpointer(tmp_path, agent=False, keep="last=1", log=Log(str(tmp_path / "events")))
     match = {"delete": "*", "create": "pruned/*", "names": "packs/*"}[verb]
     refused = Fail(StorageError("the server refuses it", file="x"))
-    ckpt._store = Faults(Disk(tmp_path), [Rule(verb, refused, match=match, times=None)])  # type: ignore[arg-type]
+    ckpt._run._store = Faults(Disk(tmp_path), [Rule(verb, refused, match=match, times=None)])  # type: ignore[arg-type]
     save_steps(ckpt, 4)
     ckpt.close()
     assert ckpt.latest() == 4

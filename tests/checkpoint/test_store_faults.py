@@ -46,7 +46,7 @@ def gate() -> Iterator[Gate]:
 
 def checkpointer(folder: Path, *rules: Rule, deadlines: Deadlines = SHORT) -> perdure.Checkpointer:
     ckpt = perdure.Checkpointer(folder, agent=False, deadlines=deadlines)
-    ckpt._store = Faults(ckpt._store, rules)
+    ckpt._run._store = Faults(ckpt._run._store, rules)
     return ckpt
 
 
@@ -208,7 +208,7 @@ def test_a_file_that_was_cut_short_costs_its_step_and_not_the_run(tmp_path: Path
 
 def test_what_cannot_be_pruned_fails_no_save(tmp_path: Path) -> None:
     ckpt = perdure.Checkpointer(tmp_path / "run", agent=False, keep="last=1")
-    ckpt._store = Faults(ckpt._store, [Rule("delete", Fail(FULL), times=None)])
+    ckpt._run._store = Faults(ckpt._run._store, [Rule("delete", Fail(FULL), times=None)])
     for step in (1, 2, 3):
         ckpt.save(step, state(step)).committed(10.0)
     ckpt.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -146,6 +147,43 @@ def test_the_newest_copy_takes_the_place_of_the_one_before_it_under_another_id(p
     assert len(set(ids)) == 3
     assert max(ids) < 0
     assert partner.read(3).packs == []
+
+
+def test_every_copy_but_the_first_goes_to_memory_that_is_there() -> None:
+    made: list[Segment] = []
+
+    def counted(nbytes: int) -> Segment:
+        made.append(make(nbytes))
+        return made[-1]
+
+    partner = Partner(counted)
+    for step in (3, 6, 9, 12):
+        index, view = sealed(step)
+        partner.give(deposit(step, [(index, view)]), [view])
+        give_up = time.monotonic() + 20
+        while not partner.wards._spare and time.monotonic() < give_up:
+            time.sleep(0.001)
+    assert len(made) == 2
+    partner.server.close()
+
+
+def test_no_room_for_the_copy_after_the_first_is_no_fault_of_the_first() -> None:
+    made: list[Segment] = []
+
+    def one(nbytes: int) -> Segment:
+        if made:
+            raise StorageFull("no memory", file="memory")
+        made.append(make(nbytes))
+        return made[-1]
+
+    partner = Partner(one)
+    index, view = sealed(3)
+    partner.give(deposit(3, [(index, view)]), [view])
+    other, fresh = sealed(6)
+    with pytest.raises(StorageFull):
+        partner.give(deposit(6, [(other, fresh)]), [fresh])
+    assert [ward.facts.step for ward in partner.wards] == [3]
+    partner.server.close()
 
 
 def test_copies_of_attempts_long_gone_are_given_up(partner: Partner) -> None:

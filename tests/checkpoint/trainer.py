@@ -156,9 +156,9 @@ class Fault:
             self._tell_waits(run)
 
     def _break_copies(self, run: Any) -> None:
-        from perdure.state import save
+        from perdure.checkpoint import copying
 
-        whole = save.copy_many
+        whole = copying.copy_many
 
         def half(src: Any, dst: Any, nbytes: Any, **options: Any) -> None:
             if threading.current_thread().name == "perdure-copy" and self.due(self.where, run.step):
@@ -170,16 +170,16 @@ class Fault:
                 os.kill(run.checkpointer._link.agent_pid, signal.SIGKILL)
             whole(src, dst, nbytes, **options)
 
-        save.copy_many = half
+        copying.copy_many = half
 
     def _fill_disk(self, run: Any) -> None:
         """Refuse this rank's pack of the step, on its own way to the store."""
         if not self._armed:
             return
         full = StorageFull("no space is left on the device")
-        ckpt = run.checkpointer
-        ckpt._store = faults.Faults(ckpt._store, [faults.Rule("put", faults.Fail(full), match=f"*{self.at:012d}-*")])
-        ckpt._run = None
+        opened = run.checkpointer._run
+        rule = faults.Rule("put", faults.Fail(full), match=f"*{self.at:012d}-*")
+        opened._store, opened._run = faults.Faults(opened._store, [rule]), None
 
     def _tell_waits(self, run: Any) -> None:
         """Make a file once this rank asks for a segment at the step: the test kills it while it waits."""

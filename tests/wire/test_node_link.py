@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 import pytest
 
 from perdure.clock import Deadline
-from perdure.errors import DeadlineExceeded, LinkLost, PerdureError, ProtocolError
+from perdure.errors import CallError, DeadlineExceeded, LinkLost, PerdureError, ProtocolError
 from perdure.wire import NodeLink, accept_node, connect_node, listen_node, own_address
 
 SECRET = b"s" * 32
@@ -169,6 +169,65 @@ def test_waits_have_deadlines() -> None:
                 link.recv(soon(0.05))
     with pytest.raises(LinkLost, match="cannot reach"):
         connect_node(address, name="job", secret=SECRET, deadline=soon(0.1))
+
+
+def test_bulk_is_received_in_parts_and_never_more_than_was_announced() -> None:
+    bulk = memoryview(os.urandom(1000))
+    taken = bytearray(1000)
+
+    def in_parts(link: NodeLink) -> None:
+        link.recv(soon())
+        with pytest.raises(CallError, match="have not been received"):
+            link.recv(soon())
+        for at in range(0, 1000, 300):
+            link.recv_bulk(memoryview(taken)[at : at + 300], soon())
+        with pytest.raises(CallError, match="0 are to come"):
+            link.recv_bulk(memoryview(bytearray(1)), soon())
+        link.send({"n": 2}, deadline=soon())
+
+    with server(in_parts) as (address, errors):
+        with connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+            link.send({"n": 1}, bulk, deadline=soon())
+            assert link.recv(soon()) == ({"n": 2}, 0)
+    assert taken == bulk
+    assert not errors
+
+
+def test_a_peer_that_takes_bytes_too_slowly_or_sends_them_drop_by_drop_is_given_up_at_the_deadline() -> None:
+    stop = threading.Event()
+
+    def drop_by_drop(link: NodeLink) -> None:
+        message, _ = link.recv(soon())
+        if message == {"n": "take nothing"}:
+            stop.wait(20)
+            return
+        link.send({"n": 2}, memoryview(bytes(1)), deadline=soon())
+        while not stop.wait(0.01):
+            with suppress(OSError):
+                link._sock.send(b"d")
+
+    for n, bulk in (("take nothing", memoryview(bytes(64 << 20))), ("send", None)):
+        stop.clear()
+        with server(drop_by_drop) as (address, _):
+            with connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+                if bulk is not None:
+                    with pytest.raises(DeadlineExceeded):
+                        link.send({"n": n}, bulk, deadline=soon(0.3))
+                else:
+                    link.send({"n": n}, deadline=soon())
+                    link.recv(soon())
+                    link._n_bulk = 1 << 20  # as if so much had been announced
+                    with pytest.raises(DeadlineExceeded):
+                        link.recv_bulk(memoryview(bytearray(1 << 20)), soon(0.3))
+            stop.set()
+
+
+def test_a_wait_without_end_is_ended_from_another_thread() -> None:
+    with server(echo) as (address, _):
+        with connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+            threading.Timer(0.1, link.shutdown).start()
+            with pytest.raises(LinkLost):
+                link.recv(Deadline.after(10.0**8, "a message that never comes"))
 
 
 def test_the_address_towards_a_host() -> None:

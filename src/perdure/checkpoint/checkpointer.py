@@ -11,50 +11,39 @@ set of tensors has changed, and restore.
 
 from __future__ import annotations
 
-import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any, TypeVar
+from typing import Any
 
 import msgspec
 
 from perdure.checkpoint.asked import checked_metric, checked_step, checked_tier
 from perdure.checkpoint.config import Deadlines
-from perdure.checkpoint.copies import Copies
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.meeting import Meeting, Peers
-from perdure.checkpoint.messages import Adopted, Begin, Notify, Reached, Sample, Staged
+from perdure.checkpoint.messages import Adopted, Notify, Reached
 from perdure.checkpoint.notes import FailureNotes, Notes
-from perdure.checkpoint.planning import Planner, sample
-from perdure.checkpoint.pool import Pool
+from perdure.checkpoint.opened import OpenedRun
+from perdure.checkpoint.planning import Planner
 from perdure.checkpoint.remote import Remote
 from perdure.checkpoint.restoring import Restoring
 from perdure.checkpoint.saved import Saved
-from perdure.checkpoint.solo import SoloSave
-from perdure.checkpoint.staging import Worker
-from perdure.checkpoint.stalls import unless_stalled
+from perdure.checkpoint.staging import Stager
 from perdure.clock import Deadline
-from perdure.codec.digest import digest
-from perdure.errors import AgentLost, BlobMissing, CallError, DeadlineExceeded, PerdureError, from_wire, to_wire
+from perdure.errors import AgentLost, CallError, PerdureError, from_wire, to_wire
 from perdure.events import Fact, Log, Notice, StepSaved
 from perdure.fabric import Fabric
 from perdure.process.environ import Placement
 from perdure.progress import Page
-from perdure.shm import Segment
 from perdure.state.coding import checked_coding
-from perdure.state.index import RankIndex
-from perdure.state.save import SavePlan, copy_writes
-from perdure.store import Run, Store
-from perdure.store.branch import newest, standing
+from perdure.store import Store
 from perdure.upkeep.keep import Keep, as_rules, text_of
 
 __all__ = ["Checkpointer"]
-
-Answer = TypeVar("Answer")
 
 
 class Checkpointer:
@@ -95,44 +84,45 @@ class Checkpointer:
         self.log = log
         self.rank, self.world = fabric.rank, fabric.world
         self.session = ""
-        self._remote = remote
-        self._away: PerdureError | None = None
-        self._store, self._url, self._framework, self._fabric = store, url, framework, fabric
+        self._url, self._framework, self._fabric = url, framework, fabric
         self._placement = placement
         self._start_agent = start_agent
         self._notes = notes
         self._link: AgentLink | None = None
         self._peers: Peers | None = None
         self._page: Page | None = None
-        self._run: Run | None = None
+        self._remote = remote
+        self._run = OpenedRun(store, url=url, stall_s=self.deadlines.stall_s, tell=self._say_once, remote=remote)
         self._base_slot: int | None = None
         self._base_generation: int | None = None
         self._planner = Planner(
             framework=framework,
             fabric=fabric,
             placement=placement,
-            run=self._opened,
+            run=self._run.get,
             agree_s=self.deadlines.agree_s,
         )
         self._seq = 0
         self._last: Saved | None = None
-        self._reported: set[int] = set()
+        self._reported = 0
         self._said: set[str] = set()
         self._flights = Flights(
             rank=self.rank,
             world=self.world,
             commit_s=self.deadlines.commit_s,
-            run=self._opened,
+            run=self._run.get,
             latest=self.latest,
             tell=self.tell,
             keep=self._keep,
             remote=remote,
         )
-        self._copier: Worker | None = None
-        self._copied = threading.Event()
-        self._copied.set()
+        self._stager = Stager(
+            flights=self._flights,
+            deadlines=self.deadlines,
+            copier=framework.copier(self._say_once),
+            label=f"{placement.job}.alone",
+        )
         self._looked_back = False
-        self._pool = Pool(label=f"{placement.job}.alone")
         self._closed = False
 
     # --- public ------------------------------------------------------------------------------------------------------
@@ -163,7 +153,7 @@ class Checkpointer:
         began = time.perf_counter()
         step, metric = checked_step(step), checked_metric(metric)
         durable = checked_tier(tier, remote=self._remote is not None)
-        self._engage()
+        self.engage()
         if not durable and not self.has_agent:
             return self._no_memory(step)
         self._seq += 1
@@ -178,9 +168,8 @@ class Checkpointer:
         flight = self._flights.add(saved)
         flight.carry = self._flights.far.begin(saved, asked=tier == "remote", alone=not self.has_agent)
         if self._peers is None:
-            saved.note_peers(
-                CallError("no other node keeps a copy of this save: there is one node only, or no agent", tier="peer")
-            )
+            why = "no other node keeps a copy of this save: there is one node only, or no agent"
+            saved.note_peers(CallError(why, tier="peer"))
         elif not self.has_agent:
             saved.note_peers(AgentLost("no other node keeps a copy of this save: an agent is gone", tier="peer"))
         try:
@@ -207,15 +196,15 @@ class Checkpointer:
     def fence(self) -> None:
         """Wait until the last save has copied what the optimizer is about to change; called before each step."""
         saved = self._last
-        if saved is None or saved.seq in self._reported:
+        if saved is None or (saved.seq == self._reported and saved.is_staged):
             return
         began = time.perf_counter()
-        saved.staged()
+        self._stager.fence(saved)
         saved.blocked_s += time.perf_counter() - began
-        self._reported.add(saved.seq)
-        if saved.error is None:
+        if saved.error is None and saved.seq != self._reported:
             memory = self.has_agent
             self.tell(StepSaved(step=saved.step, blocked_s=saved.blocked_s, nbytes=saved.nbytes, memory=memory))
+        self._reported = saved.seq
 
     def restore(self, tree: Mapping[str, Any], *, step: int | None = None, slot: int | None = None) -> int | None:
         """Put the newest step that all ranks can have into ``tree``, in place; return it, or None if there is none.
@@ -225,10 +214,10 @@ class Checkpointer:
         that does not verify is passed over for the next tier, then for the next older step, and the log says so. Raises
         `StateMismatch` before anything is written when names, shapes or dtypes do not fit.
         """
-        self._engage()
+        self.engage()
         self._flights.settle()
         restoring = Restoring(
-            run=self._opened(),
+            run=self._run.get(),
             fabric=self._fabric,
             framework=self._framework,
             link=None if self._link is None or self._link.lost else self._link,
@@ -237,7 +226,7 @@ class Checkpointer:
             node=self._placement.node,
             peers=self._peers,
             url=self._url,
-            copies=self._copies(),
+            copies=self._run.copies(),
         )
         done = restoring.run_through(tree, step=step, slot=slot)
         if done is None:
@@ -253,45 +242,15 @@ class Checkpointer:
 
     def steps(self) -> list[int]:
         """The committed steps of the branch that training is on, oldest first, those of the remote store among them."""
-        run = self._reader()
-        if run is None:
-            return []
-        if self._remote is None:
-            return sorted(self._ask(lambda: {commit.step for commit in standing(run)}, "the committed steps"))
-        return sorted(self._ask(lambda: {each.step for each in self._copies().chain()}, "the committed steps"))
-
-    def _copies(self) -> Copies:
-        """Where committed steps are restored from: the store, and the remote one behind it."""
-        remote = self._remote
-        if remote is None:
-            return Copies(self._opened())
-        away, self._away = self._away, None
-
-        def far() -> Run:
-            if away is not None:  # it was asked a moment ago, and may have kept us waiting long enough
-                raise away
-            return remote.opened(self._tell_note)
-
-        return Copies(self._opened(), far, place=remote.url)
+        return self._run.steps()
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
-        run = self._reader()
-        found = None if run is None else self._ask(lambda: newest(run), "the newest step")
-        if found is None and run is not None and self._remote is not None:  # it was lost, and has caught up
-            there = self._ask(lambda: self._copies().chain(most=1), "the newest step of the remote store")
-            return there[0].step if there else None
-        return None if found is None else found.step
+        return self._run.latest()
 
     def wait_for(self, *, step_after: int, timeout_s: float) -> int:
         """Wait until a step after ``step_after`` is committed (by whoever trains) and return it."""
-        deadline = Deadline.after(timeout_s, f"a committed step after {step_after} in {self._url}")
-        while True:
-            latest = self.latest()
-            if latest is not None and latest > step_after:
-                return latest
-            deadline.check(f"the newest is {latest}")
-            time.sleep(min(0.2, deadline.left()))
+        return self._run.wait_for(step_after=step_after, timeout_s=timeout_s)
 
     def close(self, *, leaving_within_s: float | None = None) -> None:
         """Wait until every save is durable or has failed, then let go of the agent. Failures are told, not raised.
@@ -306,8 +265,7 @@ class Checkpointer:
         if self._last is not None and self._last.is_staged:
             self.fence()  # nobody else will say how long the last save took
         self._flights.end(carry_s=self.deadlines.commit_s if leaving_within_s is None else 0.0)
-        if self._copier is not None:
-            self._copier.end()
+        self._stager.end()
         if self._link is not None:
             self._link.close()
 
@@ -345,20 +303,17 @@ class Checkpointer:
         return self._flights.under_way
 
     def engage(self) -> None:
-        """Meet the other ranks and the agent now instead of at the first save or restore. Called by every rank."""
-        self._engage()
+        """Meet the other ranks and the agent now instead of at the first save or restore. Called by every rank.
 
-    # --- meeting -----------------------------------------------------------------------------------------------------
-
-    def _engage(self) -> None:
-        """The first collective call: one session name for all ranks, the run's folder made, the agent met."""
+        The first collective call: one session name for all ranks, the run's folder made, the agent met.
+        """
         if self._closed:
             raise CallError("this Checkpointer is closed; make a new one")
         if self.session:
             return
         met = Meeting(
             url=self._url,
-            open_run=lambda: self._open(create=True),
+            open_run=self._run.create,
             fabric=self._fabric,
             placement=self._placement,
             start_agent=self._start_agent,
@@ -367,33 +322,11 @@ class Checkpointer:
             on_lost=self._flights.agent_lost,
             tell=self.tell,
         ).hold()
-        self._run, self._link, self._page, self._placement = met.run, met.link, met.page, met.placement
+        self._link, self._page, self._placement = met.link, met.page, met.placement
         self._peers = met.peers
         self._flights.start(link=met.link, failures=FailureNotes(self._notes, session=met.session, rank=self.rank))
-        self._copier = Worker("perdure-copy")
+        self._stager.start(link=met.link)
         self.session = met.session
-
-    def _opened(self) -> Run:
-        if self._run is None:
-            self._run = self._open(create=False)
-        return self._run
-
-    def _open(self, *, create: bool) -> Run:
-        remote = self._remote
-        if create and remote is not None:
-            what = "the run in the remote store"
-            self._away = self._ask(lambda: remote.bring_home(self._store, self._tell_note), what)
-        return self._ask(lambda: Run.open(self._store, create=create, tell=self._tell_note), "opening the run")
-
-    def _ask(self, question: Callable[[], Answer], what: str) -> Answer:
-        """The answer of the store, which may hang."""
-        return unless_stalled(lambda moved: question(), stall_s=self.deadlines.stall_s, what=what)
-
-    def _reader(self) -> Run | None:
-        try:
-            return self._opened()
-        except BlobMissing:
-            return None
 
     # --- saving ------------------------------------------------------------------------------------------------------
 
@@ -410,12 +343,9 @@ class Checkpointer:
         capture, plan, epoch = self._planner.plan(tree)
         self._look_back()
         self._framework.fence(tree, self.fence)
-        assert self._copier is not None
-        if not self._copied.wait(self.deadlines.stage_s):  # of a save that has failed: it may have the same segment
-            raise DeadlineExceeded(f"the copy of the step before {step} still runs", what="the copier", missing="")
-        index = plan.index(capture, rank=self.rank, world=self.world)
+        self._stager.wait_for_the_copy_before(step)
         saved.nbytes = plan.raw_nbytes
-        flight.order = order = Order(
+        flight.order = Order(
             epoch,
             step,
             saved.seq,
@@ -428,32 +358,12 @@ class Checkpointer:
             claim=self._planner.claim,
             coding=self._coding,
         )
-        segment, release = self._segment(flight, plan)
-        try:
-            copy_writes(plan, capture, segment.address, which=lambda owned: not owned)
-        except BaseException:
-            release()
-            raise
-        samples = sample(plan, capture, saved.seq, owned=False)  # now: the next forward may change it
-        shared = {item.key: digest(msgspec.json.encode(item.value)) for item in capture.values if not item.local}
+        index = plan.index(capture, rank=self.rank, world=self.world)
+        self._stager.stage(flight, capture, plan, index, base=self._base, keep=text_of(self._keep))
 
-        copied = self._copied = threading.Event()
-
-        def finish() -> None:
-            try:
-                copy_writes(plan, capture, segment.address, which=lambda owned: owned)
-            except BaseException:
-                release()
-                raise
-            finally:
-                copied.set()
-            both = samples + sample(plan, capture, saved.seq, owned=True)
-            said = {each.tensor: each.digest for each in both} | shared
-            flight.solo = SoloSave(saved, order, index, segment, plan.raw_nbytes, release, said)
-            saved.note_staged()
-            self._staged(flight, index, both, shared, plan.raw_nbytes)
-
-        self._copier.submit(finish, lambda error: self._flights.stage_failed(flight, error))
+    def _base(self) -> tuple[int | None, int | None]:
+        """What this training went on from, as far as it is known now: a slot, a generation of the agent."""
+        return self._base_slot, self._base_generation
 
     def _look_back(self) -> None:
         """Before the first save: say so if training began from scratch where there are steps already."""
@@ -462,72 +372,8 @@ class Checkpointer:
         self._looked_back = True
         if self._base_slot is None and self._base_generation is None:
             with suppress(PerdureError):  # what cannot be read is told by whoever needs it
-                found = self._ask(lambda: newest(self._opened()), "the newest step")
-                if found is not None:
-                    self.tell(
-                        Notice(
-                            text=f"nothing was restored, but {self._url} has steps up to {found.step}: this training "
-                            "begins a branch of its own, and the newest step is one of it from now on; call restore() "
-                            "first to go on from there"
-                        )
-                    )
-
-    def _segment(self, flight: Flight, plan: SavePlan) -> tuple[Segment, Callable[[], None]]:
-        nbytes = plan.total_nbytes
-        link = self._link
-        if link is not None and not link.lost:
-            stage_s = self.deadlines.stage_s
-            begin = Begin(
-                seq=flight.saved.seq,
-                step=flight.saved.step,
-                nbytes=nbytes,
-                plan_id=plan.plan_id,
-                durable=flight.saved.durable,
-                within_s=stage_s,
-            )
-            wait = Deadline.after(stage_s + self.deadlines.agent_s, "a segment of the node's agent")
-            try:
-                return link.grant(begin, wait), lambda: None
-            except AgentLost:
-                if not flight.saved.durable:
-                    raise
-                # told by the link; this very save goes on without the agent
-        flight.alone = True
-        segment = self._pool.take(nbytes, Deadline.after(self.deadlines.stage_s, "a segment to copy to"))
-        return segment, lambda: self._pool.give_back(segment)
-
-    def _staged(
-        self, flight: Flight, index: RankIndex, samples: list[Sample], shared: dict[str, str], raw_nbytes: int
-    ) -> None:
-        """On the copier's thread: hand the save over to the agent, or drain it here."""
-        link = self._link
-        if not flight.alone and link is not None:
-            assert flight.order is not None
-            staged = Staged(
-                seq=flight.saved.seq,
-                step=flight.saved.step,
-                epoch=flight.order.epoch,
-                claim=flight.order.claim,
-                base_slot=self._base_slot,
-                base_generation=self._base_generation,
-                index=index,
-                samples=samples,
-                value_digests=shared,
-                raw_nbytes=raw_nbytes,
-                meta=dict(flight.order.meta or {}),
-                metric=flight.order.metric,
-                pinned=flight.order.pinned,
-                coding=flight.order.coding,
-                keep=text_of(self._keep),
-                carry=flight.carry,
-            )
-            try:
-                link.post(staged)
-                link.populate_spares()
-                return
-            except AgentLost:
-                pass
-        self._flights.drain_alone(flight)
+                if (text := self._run.not_gone_on_from()) is not None:
+                    self.tell(Notice(text=text))
 
     # --- hearing -----------------------------------------------------------------------------------------------------
 
@@ -543,10 +389,7 @@ class Checkpointer:
             self.tell(Notice(text=message.text))
             return
         if isinstance(message, Reached) and message.tier == "peer" and message.error is not None:
-            text = f"no other node keeps a copy of this step: {message.error['message']}"
-            if text not in self._said:  # or of the next ones, for the same reason
-                self._said.add(text)
-                self.tell(Notice(text=text))
+            self._say_once(f"no other node keeps a copy of this step: {message.error['message']}")
         self._flights.hear(message)
 
     def tell(self, fact: Fact, *, everywhere: bool = False) -> None:
@@ -556,7 +399,8 @@ class Checkpointer:
         else:
             self.log.record(fact)
 
-    def _tell_note(self, note: Any) -> None:
-        if note.message not in self._said:  # the same damaged file is met again and again
-            self._said.add(note.message)
-            self.tell(Notice(text=note.message))
+    def _say_once(self, text: str) -> None:
+        """For what is met again and again: a damaged file, a partner without memory."""
+        if text not in self._said:
+            self._said.add(text)
+            self.tell(Notice(text=text))

@@ -23,6 +23,7 @@ from perdure.checkpoint.unchanged import Stored, recall
 from perdure.checkpoint.vocabulary import Drain, Drained, Generation
 from perdure.clock import Deadline
 from perdure.errors import PerdureError, Superseded, from_wire, to_wire
+from perdure.process.heap import trim_heap
 from perdure.state.index import RankIndex
 from perdure.store import Run, Store
 from perdure.upkeep.keep import parse
@@ -106,6 +107,7 @@ class Drainer:
                 result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
             self._ended_s = time.monotonic()
             self._host.drained(generation, result)
+            trim_heap()  # of the frames of this step
             if not isinstance(result, PerdureError) and generation.lead.keep:
                 self._retain(generation)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from perdure.checkpoint.background import Worker
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.far_flights import FarFlights
 from perdure.checkpoint.link import AgentLink
@@ -21,7 +22,6 @@ from perdure.checkpoint.policy import Policy
 from perdure.checkpoint.remote import Remote
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
-from perdure.checkpoint.staging import Worker
 from perdure.checkpoint.unchanged import Stored
 from perdure.errors import AgentLost, DeadlineExceeded, PerdureError, from_wire, to_wire
 from perdure.events import AgentLost as AgentLostFact

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
+from perdure.checkpoint.copying import Copier
 from perdure.state.index import Catalog
 from perdure.state.items import Capture, TensorItem
 from perdure.state.scopes import OnResize
@@ -41,4 +42,8 @@ class Framework(Protocol):
 
     def fence(self, tree: Mapping[str, Any], wait: Callable[[], None]) -> None:
         """See that ``wait`` is called before any owned tensor of ``tree`` changes."""
+        ...
+
+    def copier(self, tell: Callable[[str], None]) -> Copier:
+        """Make what copies the memory that `capture` describes; ``tell`` takes sentences for people."""
         ...

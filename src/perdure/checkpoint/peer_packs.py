@@ -16,7 +16,7 @@ from perdure.checkpoint.memory_packs import APART, merged_index
 from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL, Packed
 from perdure.checkpoint.peer_messages import Fetch, Fetched, Held, PeerMessage, Reader, SaveName
 from perdure.clock import Deadline
-from perdure.codec.digest import digest, tile_digests
+from perdure.codec.digest import digest, digest_bytes
 from perdure.errors import BlobCorrupt, LinkLost, PerdureError, ProtocolError, StorageError
 from perdure.state.save import packs_of
 from perdure.store import PackIndex
@@ -63,19 +63,19 @@ class PeerPacks:
     def fetch(self, start: int, nbytes: int, into: memoryview | None = None) -> memoryview:
         """Read from the other node."""
         room = memoryview(bytearray(nbytes)) if into is None else into[:nbytes]
-        number, at = divmod(start, APART)
-        deadline = Deadline.after(_ANSWER_S, f"{nbytes} bytes of {self.file}")
-        with self._link() as link:
-            link.send(Fetch(number=self.packs[number].number, start=at, nbytes=nbytes), deadline=deadline)
-            answer, found = link.recv(deadline)
-            if not isinstance(answer, Fetched) or found != nbytes:
-                raise ProtocolError(f"an agent answered with a {type(answer).__name__} and {found} bytes")
+        with self._asked(start, nbytes) as (link, deadline):
             link.recv_bulk(room, deadline)
         return room
 
     def read_digested(self, start: int, nbytes: int, into: memoryview, tile_bytes: int) -> bytes:
-        """Read from the other node and hash what has come."""
-        return tile_digests(self.fetch(start, nbytes, into), tile_bytes)
+        """Read from the other node, and hash each tile when it has come, while the next one is on its way."""
+        room, digests = into[:nbytes].cast("B"), bytearray()
+        with self._asked(start, nbytes) as (link, deadline):
+            for at in range(0, nbytes, tile_bytes):
+                tile = room[at : at + tile_bytes]
+                link.recv_bulk(tile, deadline)
+                digests += digest_bytes(tile)
+        return bytes(digests)
 
     def close(self) -> None:
         """Close all connections."""
@@ -100,6 +100,18 @@ class PeerPacks:
             return room[at][start - at : start - at + nbytes]
 
         return read
+
+    @contextmanager
+    def _asked(self, start: int, nbytes: int) -> Iterator[tuple[NodeLink, Deadline]]:
+        """A connection on which ``nbytes`` bytes are on their way, and until when."""
+        number, at = divmod(start, APART)
+        deadline = Deadline.after(_ANSWER_S, f"{nbytes} bytes of {self.file}")
+        with self._link() as link:
+            link.send(Fetch(number=self.packs[number].number, start=at, nbytes=nbytes), deadline=deadline)
+            answer, found = link.recv(deadline)
+            if not isinstance(answer, Fetched) or found != nbytes:
+                raise ProtocolError(f"an agent answered with a {type(answer).__name__} and {found} bytes")
+            yield link, deadline
 
     @contextmanager
     def _link(self) -> Iterator[NodeLink]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -18,11 +19,11 @@ from perdure.codec.digest import TILE_BYTES, digest, n_tiles
 from perdure.errors import CallError, PerdureError, StateMismatch, from_wire, to_wire
 from perdure.fabric import Fabric
 from perdure.process.environ import Placement
-from perdure.state.items import Capture
+from perdure.state.items import Capture, Memory
 from perdure.state.save import Offer, SavePlan, offer, settle
 from perdure.store import Run
 
-__all__ = ["Planner", "sample"]
+__all__ = ["Planner", "Sampled", "sampled"]
 
 
 class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -123,20 +124,34 @@ def _check_same_names(offers: Sequence[Offer]) -> None:
                 )
 
 
-def sample(plan: SavePlan, capture: Capture, seq: int, *, owned: bool) -> list[Sample]:
-    """The digest of one tile of one replicated piece, another at each save, as this rank holds it.
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One tile of one replicated piece as this rank holds it, to be compared between the ranks.
 
-    Nothing if the piece belongs to a tensor that is not ``owned`` as asked: what is owned may be read until the fence.
+    ``owned`` as `TensorItem.owned`: what is owned may be read until the fence, what is not only until ``save`` returns.
     """
+
+    tensor: str
+    memory: Memory
+    owned: bool
+
+    def sample(self) -> Sample:
+        """Its digest, as it is now."""
+        return Sample(tensor=self.tensor, digest=digest(self.memory.view()))
+
+
+def sampled(plan: SavePlan, capture: Capture, seq: int) -> list[Sampled]:
+    """Choose the tiles to compare, others at each save; none if no piece is held by several ranks."""
     if not plan.replicas:
         return []
     turn, which = divmod(seq, len(plan.replicas))
     name, box = plan.replicas[which]
+    found = []
     for item in capture.tensors:
-        if item.name == name and not item.local and item.owned is owned:
+        if item.name == name and not item.local:
             for held in item.held:
                 if held.box == box:
-                    view = held.memory.view()
-                    start = turn % max(1, n_tiles(view.nbytes)) * TILE_BYTES
-                    return [Sample(tensor=name, digest=digest(view[start : start + TILE_BYTES]))]
-    return []
+                    nbytes = held.memory.nbytes
+                    start = turn % max(1, n_tiles(nbytes)) * TILE_BYTES
+                    found.append(Sampled(name, held.memory.part(start, min(start + TILE_BYTES, nbytes)), item.owned))
+    return found

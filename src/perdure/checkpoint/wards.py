@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
-from perdure.checkpoint.memory_packs import headers_digest, verify
+from perdure.checkpoint.arrival import receive_pack
 from perdure.checkpoint.messages import Generation, Packed
 from perdure.checkpoint.peer_messages import Bytes, Deposit, Kept, SaveName
 from perdure.clock import Deadline
-from perdure.errors import BlobCorrupt, PerdureError, ProtocolError, from_wire, to_wire
+from perdure.errors import PerdureError, ProtocolError, from_wire, to_wire
 from perdure.shm import Segment
 from perdure.wire import NodeLink
 
@@ -81,20 +82,22 @@ class Wards:
             link.send(Kept(error=to_wire(error)), deadline=deadline)
             return
         link.send(Kept(), deadline=deadline)  # there is room: send
+        wrong: PerdureError | None = None
         for packed, segment in taken:
-            message, nbytes = link.recv(Deadline.after(_PACK_S, "a pack of another node"))
+            deadline = Deadline.after(_PACK_S, "a pack of another node")
+            message, nbytes = link.recv(deadline)
             if not isinstance(message, Bytes) or message.number != packed.number or nbytes != packed.nbytes:
                 raise ProtocolError("a deposit sends the packs that it announced, in order")
-            link.recv_bulk(segment.view[:nbytes], Deadline.after(_PACK_S, "a pack of another node"))
+            file = f"a copy of step {deposit.facts.step}"
+            found = receive_pack(link, packed, segment.view[:nbytes], file=file, deadline=deadline)
+            wrong = wrong or found
+        deadline = Deadline.after(_PACK_S, "another node")
+        if wrong is not None:
+            link.send(Kept(error=to_wire(wrong)), deadline=deadline)
+            return
         with self._lock:
             self._ids -= 1
             ward = Ward(self._ids, deposit.facts, tuple(taken))
-        try:
-            _verify(ward)
-        except PerdureError as why:
-            link.send(Kept(error=to_wire(why)), deadline=Deadline.after(_PACK_S, "another node"))
-            return
-        with self._lock:
             before = self._kept.pop(giver, None)
             self._kept[giver] = ward
             if before is not None:
@@ -103,7 +106,20 @@ class Wards:
             for old in [name for name, each in self._kept.items() if each.facts.epoch not in epochs]:
                 del self._kept[old]
                 self._spare.pop(old, None)
-        link.send(Kept(), deadline=Deadline.after(_PACK_S, "another node"))
+        link.send(Kept(), deadline=deadline)
+        if before is None:
+            self._prepare(giver, ward)
+
+    def _prepare(self, giver: str, ward: Ward) -> None:
+        """Make the memory for the next copy of a new giver, and its pages: only the first one waits for the kernel."""
+        spare: list[Segment] = []
+        with suppress(PerdureError):  # made when it is needed, or refused then
+            for packed, _ in ward.packs:
+                spare.append(self._make(packed.nbytes))
+                spare[-1].populate()
+            with self._lock:
+                if self._kept.get(giver) is ward:
+                    self._spare[giver] = spare
 
 
 def give(link: NodeLink, deposit: Deposit, views: Callable[[int], memoryview]) -> None:
@@ -111,10 +127,8 @@ def give(link: NodeLink, deposit: Deposit, views: Callable[[int], memoryview]) -
     link.send(deposit, deadline=Deadline.after(_PACK_S, "the partner node"))
     _heed(link)
     for packed in deposit.packs:
-        view = views(packed.number)
-        link.send(
-            Bytes(number=packed.number), view, deadline=Deadline.after(_PACK_S, "the partner node to take a pack")
-        )
+        deadline = Deadline.after(_PACK_S, "the partner node to take a pack")
+        link.send(Bytes(number=packed.number), views(packed.number), deadline=deadline)
     _heed(link)
 
 
@@ -124,12 +138,3 @@ def _heed(link: NodeLink) -> None:
         raise ProtocolError(f"a partner node answered with a {type(answer).__name__}")
     if answer.error is not None:
         raise from_wire(answer.error)
-
-
-def _verify(ward: Ward) -> None:
-    """Compare every tile with its digest: what came over the network is not believed."""
-    file = f"a copy of step {ward.facts.step}"
-    for packed, view in ward.views():
-        if headers_digest(packed.index, view) != packed.headers:
-            raise BlobCorrupt(f"a pack of step {ward.facts.step} is not the one that its node announced")
-    verify([(packed.index, view) for packed, view in ward.views()], file=file)

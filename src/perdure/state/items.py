@@ -17,14 +17,23 @@ __all__ = ["Capture", "Held", "Memory", "TensorItem", "ValueItem"]
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """``nbytes`` contiguous bytes of host memory at ``address``; ``owner`` keeps them alive."""
+    """``nbytes`` contiguous bytes at ``address``; ``owner`` keeps them alive.
+
+    ``device`` names the device in whose memory they lie; ``""`` is the host. Only the framework's copier reads others.
+    """
 
     address: int
     nbytes: int
     owner: Any = field(repr=False, compare=False)
+    device: str = ""
+
+    def part(self, start: int, stop: int) -> Memory:
+        """Bytes ``start`` to ``stop`` of it."""
+        return Memory(self.address + start, stop - start, self.owner, self.device)
 
     def view(self) -> memoryview:
-        """The bytes as a writable memoryview; the caller keeps ``self`` alive while it is used."""
+        """The bytes as a writable memoryview; the caller keeps ``self`` alive while it is used. Host memory only."""
+        assert not self.device, "only a copier reads the memory of a device"
         if self.nbytes == 0:
             return memoryview(bytearray())
         return memoryview((ctypes.c_ubyte * self.nbytes).from_address(self.address)).cast("B")

@@ -11,7 +11,8 @@ answers with its nonce. A frame is u32 bytes of JSON, u64 bytes of *bulk* that f
 the bulk. Bulk is bare: an authenticated message of the caller's says what its digests must be, and the caller compares
 them.
 
-Blocking, under deadlines. One thread may send while another receives; `shutdown` may come from any.
+Blocking, under deadlines: a call waits in the kernel, which fills whole buffers, until its deadline; bytes that only
+trickle do not extend it. One thread may send while another receives; `shutdown` may come from any.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
-import select
 import socket
 import struct
 from collections.abc import Callable
@@ -44,6 +44,8 @@ _RETRY_S: Final = 0.05
 _BUFFER_BYTES: Final = 4 << 20
 _MAX_BULK_BYTES: Final = 1 << 46
 _SILENT_S: Final = 30
+_LONGEST_S: Final = 3600.0
+_TIMEVAL: Final = struct.Struct("@ll")
 
 
 class NodeLink:
@@ -61,7 +63,7 @@ class NodeLink:
         self._sock = sock
         self._send_key, self._recv_key = send_key, recv_key
         self._type, self._max_body_bytes = type, max_body_bytes
-        self._n_sent = self._n_received = 0
+        self._n_sent = self._n_received = self._n_bulk = 0
 
     def send(self, message: Any, bulk: memoryview | None = None, *, deadline: Deadline) -> None:
         """Send ``message`` and after it the bytes of ``bulk``."""
@@ -74,7 +76,12 @@ class NodeLink:
             _send_all(self._sock, bulk.cast("B"), deadline)
 
     def recv(self, deadline: Deadline) -> tuple[Any, int]:
-        """Wait for a message; return it and how many bytes of bulk follow, which `recv_bulk` must take next."""
+        """Wait for a message; return it and how many bytes of bulk follow, which `recv_bulk` must take next.
+
+        Raises `CallError` if it has not taken those of the message before.
+        """
+        if self._n_bulk:
+            raise CallError(f"{self._n_bulk} bytes of the message before have not been received")
         n_body, nbytes, mac = _HEADER.unpack(_recv_exactly(self._sock, _HEADER.size, deadline))
         if n_body > self._max_body_bytes or nbytes > _MAX_BULK_BYTES:
             raise ProtocolError(f"a peer announced a message of {n_body} bytes; the bound is {self._max_body_bytes}")
@@ -84,11 +91,18 @@ class NodeLink:
                 "a message between nodes is not from whom it claims to be: it does not know the job's secret"
             )
         self._n_received += 1
+        self._n_bulk = nbytes
         return decode_body(body, type=self._type), nbytes
 
     def recv_bulk(self, into: memoryview, deadline: Deadline) -> None:
-        """Fill ``into``, of exactly the bytes that `recv` announced."""
+        """Fill ``into`` with the next bytes that `recv` announced: all at once or in several calls.
+
+        Raises `CallError` if ``into`` has more bytes than are to come.
+        """
+        if into.nbytes > self._n_bulk:
+            raise CallError(f"{into.nbytes} bytes are wanted and {self._n_bulk} are to come")
         _recv_into(self._sock, into.cast("B"), deadline)
+        self._n_bulk -= into.nbytes
 
     def shutdown(self) -> None:
         """End both directions; whoever waits gets `LinkLost`."""
@@ -213,7 +227,7 @@ def _mac(key: bytes, number: int, n_bulk: int, body: bytes) -> bytes:
 
 
 def _prepare(sock: socket.socket) -> None:
-    sock.setblocking(False)
+    sock.setblocking(True)
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for option, seconds in ((socket.TCP_KEEPIDLE, 10), (socket.TCP_KEEPINTVL, 5), (socket.TCP_KEEPCNT, 4)):
@@ -226,11 +240,15 @@ def _prepare(sock: socket.socket) -> None:
 def _send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None:
     while data.nbytes:
         try:
-            data = data[sock.send(data, socket.MSG_NOSIGNAL) :]
+            _wait_at_most(sock, socket.SO_SNDTIMEO, deadline)
+            n = sock.send(data, socket.MSG_NOSIGNAL)
         except BlockingIOError:
-            _await(sock, select.POLLOUT, deadline)
+            n = 0
         except OSError as error:
             raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
+        data = data[n:]
+        if data.nbytes:
+            _check(deadline)
 
 
 def _recv_exactly(sock: socket.socket, nbytes: int, deadline: Deadline) -> bytes:
@@ -245,19 +263,26 @@ def _recv_exactly(sock: socket.socket, nbytes: int, deadline: Deadline) -> bytes
 def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> None:
     while into.nbytes:
         try:
-            n = sock.recv_into(into)
+            _wait_at_most(sock, socket.SO_RCVTIMEO, deadline)
+            n = sock.recv_into(into, 0, socket.MSG_WAITALL)
         except BlockingIOError:
-            _await(sock, select.POLLIN, deadline)
+            _check(deadline)
             continue
         except OSError as error:
             raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
         if n == 0:
             raise LinkLost("a node closed the connection")
         into = into[n:]
+        if into.nbytes:
+            _check(deadline)
 
 
-def _await(sock: socket.socket, what: int, deadline: Deadline) -> None:
-    poller = select.poll()
-    poller.register(sock, what)
-    if not poller.poll(min(deadline.left(), 3600.0) * 1000) and deadline.passed():
+def _wait_at_most(sock: socket.socket, option: int, deadline: Deadline) -> None:
+    """Let the next call that sends or receives wait in the kernel, which fills whole buffers, until the deadline."""
+    us = max(int(min(deadline.left(), _LONGEST_S) * 1e6), 1)  # 0 would be for ever
+    sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(*divmod(us, 1_000_000)))
+
+
+def _check(deadline: Deadline) -> None:
+    if deadline.passed():
         raise DeadlineExceeded(f"gave up waiting for {deadline.what}", what=deadline.what, missing="")

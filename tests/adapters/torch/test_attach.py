@@ -7,7 +7,6 @@ import os
 import pickle
 import signal
 import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -15,9 +14,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
+from perdure.adapters.torch import device_copy
 from perdure.adapters.torch.attach import Run, attach
 from perdure.adapters.torch.load import load
-from perdure.checkpoint import checkpointer as checkpointer_module
 from perdure.errors import BlobMissing, CallError, StateMismatch
 from perdure.state.scopes import RankLocal
 
@@ -204,14 +203,13 @@ def test_one_step_and_no_other_is_restored_when_it_is_asked_for(ram_url: str) ->
 
 
 def test_a_slow_copy_does_not_see_the_next_step(ram_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    copy = checkpointer_module.copy_writes
+    finish = device_copy._Copying.finish
 
-    def slow(*given: Any, which: Callable[[bool], bool], **options: Any) -> int:
-        if which(True):
-            time.sleep(0.05)
-        return copy(*given, which=which, **options)
+    def slow(copying: Any) -> None:
+        time.sleep(0.05)
+        finish(copying)
 
-    monkeypatch.setattr(checkpointer_module, "copy_writes", slow)
+    monkeypatch.setattr(device_copy._Copying, "finish", slow)
     loop = Loop(ram_url, every=1)
     seen: dict[int, bytes] = {}
     loop.optimizers[0].register_step_post_hook(lambda *_: seen.update({loop.step: bits(loop.model[0].weight)}))

@@ -15,9 +15,9 @@ import pytest
 import torch
 from torch import nn
 
+from perdure.adapters.torch import device_copy
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.load import load
-from perdure.checkpoint import checkpointer as checkpointer_module
 from perdure.errors import (
     BlobCorrupt,
     BlobMissing,
@@ -289,14 +289,13 @@ def test_a_closed_checkpointer_has_finished_its_saves_and_takes_no_more(checkpoi
 @pytest.fixture
 def slow_copy(monkeypatch: pytest.MonkeyPatch) -> None:
     """What may wait for the optimizer is copied only after a while."""
-    copy = checkpointer_module.copy_writes
+    finish = device_copy._Copying.finish
 
-    def slow(plan: Any, capture: Any, address: int, *, which: Any, **options: Any) -> int:
-        if which(True):
-            time.sleep(0.2)
-        return copy(plan, capture, address, which=which, **options)
+    def slow(copying: Any) -> None:
+        time.sleep(0.2)
+        finish(copying)
 
-    monkeypatch.setattr(checkpointer_module, "copy_writes", slow)
+    monkeypatch.setattr(device_copy._Copying, "finish", slow)
 
 
 def restored(place: Any, checkpointer: Make, like: dict[str, Any]) -> list[Any]:

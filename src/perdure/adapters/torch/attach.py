@@ -24,6 +24,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.checkpointer import Checkpointer
+from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.loader import is_resumable, make_resumable
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
@@ -296,11 +297,13 @@ class Run:
         if not self._draws and torch.is_grad_enabled() and self._model.training:
             self._cut()
 
+    @never_compiled
     def _before_step(self, *_: Any) -> None:
         self.checkpointer.fence()
         self._stepping = True
         self._enter(Phase.STEP)
 
+    @never_compiled
     def _after_step(self, optimizer: int, *_: Any) -> None:
         self._stepping = False
         self._not_stepped -= {optimizer}

@@ -17,6 +17,8 @@ import torch
 from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
+from perdure.adapters.torch.device_copy import TorchCopier, held_for_saving
+from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.modules import ModuleState, modules_of, parameter_names
 from perdure.adapters.torch.nested import take_tensors_out
 from perdure.adapters.torch.optimizers import capture_optimizer, prepare_optimizer
@@ -66,8 +68,12 @@ class TorchFramework:
         """Call ``wait`` before any optimizer of ``tree`` steps; once an optimizer."""
         for optimizer in _optimizers(tree):
             if optimizer not in self._fenced:
-                optimizer.register_step_pre_hook(lambda *_: wait())
+                optimizer.register_step_pre_hook(never_compiled(lambda *_: wait()))
                 self._fenced.add(optimizer)
+
+    def copier(self, tell: Callable[[str], None]) -> TorchCopier:
+        """Copies tensors of the host and of CUDA devices."""
+        return TorchCopier(tell)
 
 
 def _optimizers(tree: Mapping[str, Any]) -> list[torch.optim.Optimizer]:
@@ -179,7 +185,7 @@ class _Collect:
             self.now[name] = known
             self.tensors.append(known.item)
             return
-        sink = TensorSink.of(name, tensor)
+        sink = TensorSink.of(name, tensor, held=held_for_saving)
         live = all(part.live for part in sink.parts)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
         item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, mine and live, on_resize, alike)

@@ -22,6 +22,7 @@ from perdure.adapters.torch.tensors import held_now
 from perdure.adapters.torch.torch_files import is_torch_file, read_torch_file
 from perdure.checkpoint.checkpointer import Checkpointer
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.copying import Copier, HostCopier
 from perdure.checkpoint.framework import Target
 from perdure.codec.dtypes import nbytes as nbytes_of
 from perdure.errors import BlobMissing, CallError, NotSerializable
@@ -205,3 +206,7 @@ class _ForeignFramework:
 
     def fence(self, tree: Mapping[str, Any], wait: Callable[[], None]) -> None:
         """Nothing here changes."""
+
+    def copier(self, tell: Callable[[str], None]) -> Copier:
+        """Files are mapped into the host's memory."""
+        return HostCopier()

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 
 from perdure.adapters.torch.nested import put_tensors_back, references
-from perdure.adapters.torch.tensors import blocks_of, dtype_name, held_now, torch_dtype, write_into
+from perdure.adapters.torch.tensors import LocalBlock, blocks_of, dtype_name, held_now, torch_dtype, write_into
 from perdure.errors import StateMismatch
 from perdure.layout import Box
 from perdure.state.index import Catalog, CatalogTensor
@@ -40,12 +40,14 @@ class TensorSink:
     parts: tuple[_Part, ...]
 
     @classmethod
-    def of(cls, name: str, tensor: torch.Tensor) -> TensorSink:
-        """Describe ``tensor``."""
+    def of(
+        cls, name: str, tensor: torch.Tensor, *, held: Callable[[LocalBlock], tuple[Held, bool]] = held_now
+    ) -> TensorSink:
+        """Describe ``tensor``; ``held`` says where the bytes of a block are, and whether they are the live ones."""
         parts = []
         for block in blocks_of(tensor, name=name):
-            held, live = held_now(block)
-            parts.append(_Part(held.box, held.memory, live, block.view))
+            there, live = held(block)
+            parts.append(_Part(there.box, there.memory, live, block.view))
         return cls(name, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(parts))
 
     def write_back(self) -> None:

@@ -6,7 +6,7 @@ import gc
 import threading
 import weakref
 
-from perdure.checkpoint.staging import Worker
+from perdure.checkpoint.background import Worker
 from perdure.errors import PerdureError, StorageFull
 
 
