@@ -13,12 +13,14 @@ import queue
 import selectors
 import socket
 import threading
+import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from perdure.checkpoint.carrier import Arrived, Carrier, CarryOrder, reached
 from perdure.checkpoint.config import BEAT_S
 from perdure.checkpoint.council import Council
 from perdure.checkpoint.drainer import Drainer
@@ -67,7 +69,7 @@ from perdure.process.memory import available_nbytes
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
-from perdure.store import Store
+from perdure.store import Store, open_store
 from perdure.wire import Link, accept
 
 __all__ = ["Agent"]
@@ -96,6 +98,7 @@ class Agent:
         lease_s: float,
         memory_bytes: int | None = None,
         clock: Clock = SYSTEM,
+        open_store: Callable[[str], Store] = open_store,
     ) -> None:
         self.store, self.listener, self.job, self.url, self.clock = store, listener, job, url, clock
         self.machine = Machine(lease_s=lease_s, now=clock.monotonic())
@@ -111,6 +114,8 @@ class Agent:
         self._pages: dict[str, Page] = {}
         self._ids = 0
         self._drainer = Drainer(store, url=url, host=self)
+        self._carrier = Carrier(store, host=self, open_store=open_store)
+        self.machine.carrying = lambda: self._carrier.busy
         self._nodes = Nodes(
             url=url,
             machine=self.machine,
@@ -150,6 +155,7 @@ class Agent:
                 link.close()
             self.listener.close()  # so that nobody takes this agent for one that serves
             self._drainer.end(within_s=_PRUNE_S)
+            self._carrier.end(within_s=0.0)
 
     def leave(self) -> None:
         """End `run` once what is complete is written; may be called by a signal handler."""
@@ -463,7 +469,41 @@ class Agent:
     def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
         if isinstance(result, Drained):
             self._nodes.let_go(generation)
-        self._report(lambda: self.machine.drained(generation, result))
+        self._report(lambda: self._drained(generation, result))
+
+    def _drained(self, generation: Generation, result: Drained | PerdureError) -> list[Action]:
+        actions = self.machine.drained(generation, result)
+        council, terms = self._nodes.council(generation.by), generation.terms
+        carry = None if terms is None else terms.carry
+        if not isinstance(result, Drained) or not (council is None or council.leads):
+            return actions
+        if carry is None:
+            self._carrier.nudge()
+        else:
+            now = time.monotonic()
+            self._carrier.submit(CarryOrder(carry, generation.name, generation.step, result.slot, now))
+        return actions
+
+    def spared(self) -> frozenset[int]:
+        return self._carrier.spared()
+
+    # --- what the carrier tells, on its thread ---------------------------------------------------------------------
+
+    def carried(self, order: CarryOrder, result: Arrived | PerdureError) -> None:
+        said = reached(order, result)
+        council = self._nodes.council(order.save[0])
+        if council is not None:  # on a thread: another node may be slow
+            threading.Thread(target=council.carried, args=(order.save, said), name="carried", daemon=True).start()
+        self._report(lambda: self._nodes.tell_carried(order.save, said))
+
+    def prunes_copy(self, order: CarryOrder) -> bool:
+        return all(
+            each.session == order.save[0] for each in list(self._clients.values()) if each.local_rank is not None
+        )
+
+    def told(self, order: CarryOrder, text: str) -> None:
+        note = Notify(text=text)
+        self._report(lambda: self._nodes.tell_carried(order.save, note))
 
     def notify(self, generation: Generation, text: str) -> None:
         note = Notify(text=text)

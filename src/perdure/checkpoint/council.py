@@ -21,11 +21,12 @@ from typing import Protocol
 
 from perdure.checkpoint.blame import another_save
 from perdure.checkpoint.config import BEAT_S
-from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL
+from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL, Reached
 from perdure.checkpoint.peer_messages import (
     Ask,
     Beat,
     Broke,
+    Carried,
     Copied,
     Lost,
     Made,
@@ -73,6 +74,10 @@ class CouncilHost(Protocol):
 
     def copied(self, name: SaveName, error: PerdureError | None) -> None:
         """The packs of every node lie on another one too; or why they do not."""
+        ...
+
+    def carried(self, name: SaveName, said: Reached) -> None:
+        """What became of a save on its way to the store far away, by node 0's word."""
         ...
 
     def lost(self, error: AgentLost) -> None:
@@ -235,6 +240,8 @@ class Council:
                     self._count_copy(node, message.save, why)
                 else:
                     self._host.copied(message.save, why)
+            case Carried() if not self.leads:
+                self._host.carried(message.save, message.said)
             case StopWanted() if self.leads:
                 self.stop_wanted()
             case StopLook() if not self.leads:
@@ -362,6 +369,11 @@ class Council:
             self._count_copy(0, name, error)
         else:
             self._send(0, Copied(save=name, error=None if error is None else to_wire(error)))
+
+    def carried(self, name: SaveName, said: Reached) -> None:
+        """Node 0: tell all what became of a save on its way to the store far away."""
+        for node in list(self._links):
+            self._send(node, Carried(save=name, said=said))
 
     def _count_copy(self, node: int, name: SaveName, error: PerdureError | None) -> None:
         with self._changed:

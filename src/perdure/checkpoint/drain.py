@@ -272,6 +272,8 @@ def commit(run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
     """Create the slot. The parent is this epoch's last commit, else what training went on from."""
     head = run.head()
     parent = head.slot if head is not None and head.epoch == order.epoch else order.base
+    if head is not None and parent is not None and parent > head.slot:
+        parent = head.slot  # it was lost with the store, which came back from its copy
     return run.commit(
         epoch=order.epoch,
         parent=parent,

@@ -57,6 +57,10 @@ class Host(Protocol):
         """A drain has ended."""
         ...
 
+    def spared(self) -> frozenset[int]:
+        """Slots that no rule gives up yet."""
+        ...
+
     def notify(self, generation: Generation, text: str) -> None:
         """Tell the ranks of a generation what a person should know."""
         ...
@@ -264,7 +268,8 @@ class Drainer:
         if generation.terms is None or not self._host.may_prune(generation):
             return
         try:
-            told = self._retention.keep(Run.open(self._store, create=False), parse(generation.terms.keep))
+            run = Run.open(self._store, create=False)
+            told = self._retention.keep(run, parse(generation.terms.keep), spared=self._host.spared())
         except Exception as error:  # a bug too
             told = f"older steps could not be pruned ({error}); the next save tries again"
         if told is not None:

@@ -29,7 +29,7 @@ agent exits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -100,6 +100,8 @@ class Machine:
         self.partnered: set[str] = set()
         """sessions whose generations are copied to another node"""
         self._leaving = False
+        self.carrying: Callable[[], bool] = lambda: False
+        """whether a step is on its way to a store far away, for which the agent stays"""
         self.base: Generation | None = None
         """what deltas are made on"""
         self._base_is_read = False
@@ -388,7 +390,7 @@ class Machine:
             return []
         if self._leaving:
             return [Exit()]
-        if self.clients or self._idle_since is None:
+        if self.clients or self._idle_since is None or self.carrying():
             return []
         over = self._released or now - self._idle_since >= self.lease_s
         return [Exit()] if over else []

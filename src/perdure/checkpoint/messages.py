@@ -22,6 +22,7 @@ __all__ = [
     "Beat",
     "Begin",
     "Borrow",
+    "Carry",
     "Committed",
     "Complete",
     "Disband",
@@ -107,6 +108,19 @@ class Sample(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     digest: str
 
 
+class Carry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A save is to be carried to the store at ``url`` once it is committed.
+
+    ``asked``: this very step; else the newest as it can be. ``keep`` are the rules of what stays there ("" everything),
+    ``bytes_per_s`` bounds what is sent.
+    """
+
+    url: str
+    asked: bool = False
+    keep: str = ""
+    bytes_per_s: float | None = None
+
+
 class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="staged"):
     """The rank's pack is whole in its segment but for digests; what is needed to commit it comes along."""
 
@@ -127,6 +141,8 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """how tensors are stored (`perdure.state.coding`)"""
     keep: str = ""
     """the rules of what to keep once it is committed (`perdure.upkeep.keep`); "" keeps everything"""
+    carry: Carry | None = None
+    """where it is to be carried to then"""
 
     @property
     def said(self) -> dict[str, str]:
@@ -143,6 +159,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     pinned: bool = False
     coding: str = "raw"
     keep: str = ""
+    carry: Carry | None = None
 
     @classmethod
     def of(cls, staged: Staged) -> Terms:
@@ -154,6 +171,7 @@ class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
             pinned=staged.pinned,
             coding=staged.coding,
             keep=staged.keep,
+            carry=staged.carry,
         )
 
 
@@ -278,11 +296,18 @@ class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class Reached(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reached"):
-    """The save has reached ``tier``; or it will not, with why."""
+    """The save has reached ``tier``; or it will not, with why.
+
+    Of the tier "remote": its slot there, the bytes that were sent for it, and seconds since its commit. After an error
+    it may yet arrive.
+    """
 
     seq: int
     tier: str
     error: dict[str, Any] | None = None
+    slot: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
 
 
 class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="join"):

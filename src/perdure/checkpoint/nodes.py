@@ -26,6 +26,7 @@ from perdure.checkpoint.messages import (
     Introduced,
     Join,
     Joined,
+    Notify,
     Packed,
     Reached,
     Terms,
@@ -231,6 +232,11 @@ class Nodes:
         ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
         return [Tell(client.id, message) for client in ranks]
 
+    def tell_carried(self, name: SaveName, said: Reached | Notify) -> list[Action]:
+        session, _ = name
+        ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
+        return [Tell(client.id, said) for client in ranks]
+
     def with_kept(self, own: list[GenerationFacts]) -> list[GenerationFacts]:
         """What can be restored from this agent: its own generations, and what it keeps for others."""
         found = {(each.session, each.seq): each for each in own}
@@ -325,6 +331,9 @@ class _Session:
 
     def copied(self, name: SaveName, error: PerdureError | None) -> None:
         self.nodes.report(lambda: self.nodes.tell_copied(name, error))
+
+    def carried(self, name: SaveName, said: Reached) -> None:
+        self.nodes.report(lambda: self.nodes.tell_carried(name, said))
 
     def lost(self, error: AgentLost) -> None:
         self.nodes.report(lambda: self.nodes.disband(self.session, error))

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoint.messages import Generation, Packed, Terms
+from perdure.checkpoint.messages import Generation, Packed, Reached, Terms
 from perdure.store import PartRef
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Beat",
     "Broke",
     "Bytes",
+    "Carried",
     "Copied",
     "Deposit",
     "Fetch",
@@ -119,6 +120,13 @@ class Lost(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     error: dict[str, Any]
 
 
+class Carried(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="carried"):
+    """From node 0, which carries: what became of a save on its way to the store far away."""
+
+    save: SaveName
+    said: Reached
+
+
 class StopWanted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stop-wanted"):
     """A rank of this node was asked to stop: let all agree on a step (`perdure.progress.stop`)."""
 
@@ -206,6 +214,7 @@ PeerMessage = (
     | Copied
     | Beat
     | Lost
+    | Carried
     | StopWanted
     | StopLook
     | StopSeen

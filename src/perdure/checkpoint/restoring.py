@@ -16,6 +16,7 @@ import msgspec
 
 from perdure.checkpoint.adoption import adoption
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.copies import Copies
 from perdure.checkpoint.framework import Framework, Target
 from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, holders_of, line_up
 from perdure.checkpoint.link import AgentLink, Loan
@@ -46,7 +47,7 @@ from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, Match, PackSource, load, match
 from perdure.state.part_reader import PartReader
 from perdure.store import Run
-from perdure.store.branch import commit_of, standing
+from perdure.store.branch import commit_of
 from perdure.store.places import slot_name
 
 __all__ = ["Done", "Restoring", "read_catalog"]
@@ -75,11 +76,11 @@ class _Opened:
     """A candidate ready to be loaded."""
 
     catalog: Catalog
-    disk: Mapping[str, PackSource]
+    stored: Mapping[str, Sequence[PackSource]]
     memory: StepMemory
     target: Target
     matches: list[Match]
-    notes: tuple[str, ...]
+    notes: Sequence[str]
     claims: tuple[str, str] | None
     """what this rank wants, where others may want the rest"""
 
@@ -99,7 +100,9 @@ class Restoring:
         node: int = 0,
         peers: Peers | None = None,
         url: str = "",
+        copies: Copies | None = None,
     ) -> None:
+        self._copies = copies if copies is not None else Copies(run)
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
         self._node, self._peers, self._url = node, peers, url
         self._views: list[RankView] = []
@@ -172,16 +175,15 @@ class Restoring:
         mine = False
         if self._fabric.rank == 0:
             with suppress(PerdureError):  # then the candidate counts as bad, whatever it was
-                mine = self._run.is_pruned(slot)
+                mine = self._copies.is_gone(self._facts(slot))
         return bool(self._gather(mine, "all ranks to restore")[0])
 
     def _load(self, opened: _Opened) -> LoadReport:
-        disk = opened.disk
         return unless_stalled(
             lambda moved: load(
                 opened.catalog,
                 opened.matches,
-                lambda pack: [disk[pack]] if pack in disk else [],
+                lambda pack: opened.stored.get(pack, ()),
                 budget_bytes=self._budget_bytes,
                 on_bytes=moved,
                 nearer=opened.memory.holders,
@@ -223,25 +225,22 @@ class Restoring:
         return line_up(views)
 
     def _chain(self, step: int | None, slot: int | None) -> list[SlotFacts]:
-        if slot is not None:
-            commit = commit_of(self._run, step=step, slot=slot)
-            return [SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq)]
-        found = []
-        for commit in standing(self._run):
-            found.append(SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq))
-            if commit.step == step or (step is None and len(found) == _LOOK_BACK):
-                break
-        return found
+        return self._copies.chain(step=step, slot=slot, most=_LOOK_BACK)
+
+    def _facts(self, slot: int) -> SlotFacts:
+        """What rank 0 has lined up in ``slot``."""
+        return next(each for each in self._views[0].chain or () if each.slot == slot)
 
     def _open(self, tree: Mapping[str, Any], candidate: Candidate) -> _Opened:
         memory = self._in_memory(candidate)
-        disk: dict[str, PackSource] = {}
+        stored: Mapping[str, Sequence[PackSource]] = {}
         found: Catalog | None = None
-        notes: tuple[str, ...] = ()
+        notes: Sequence[str] = ()
         if candidate.slot is not None:
             try:
-                found, disk = unless_stalled(
-                    lambda moved: read_catalog(self._run, candidate.slot),  # type: ignore[arg-type]
+                facts = self._facts(candidate.slot)
+                found, stored, notes = unless_stalled(
+                    lambda moved: self._copies.catalog(facts),
                     stall_s=self._deadlines.stall_s,
                     what=f"the index of step {candidate.step}",
                 )
@@ -261,7 +260,7 @@ class Restoring:
         keys, partial = target.value_keys(), bool(target.apart)
         matches = match(catalog, items, keys, rank=rank, world=world, partial=partial)
         wanted = claims(catalog, matches, keys, apart=target.apart) if partial else None
-        return _Opened(catalog, disk, memory, target, matches, notes, wanted)
+        return _Opened(catalog, stored, memory, target, matches, notes, wanted)
 
     def _unclaimed(self, opened: _Opened) -> PerdureError | None:
         """Why the ranks do not want all that was saved, where none of them wants all; the same on every rank."""
@@ -341,6 +340,8 @@ class Restoring:
         follows = next((each.base_slot for each in known if each.base_slot is not None), None)
         if head is not None and head.epoch == known[0].epoch:
             follows = head.slot
+        if head is not None and follows is not None and follows > head.slot:
+            follows = head.slot  # the slot was lost with the store, which came back from its copy
         return Done(candidate.step, follows, adoption(self._views, candidate, node=self._node, follows=follows), fact)
 
 

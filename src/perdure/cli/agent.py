@@ -82,8 +82,15 @@ def serve(
         _sweep(path.parent)
         clear_stale(path)
         listener = listen(path)
-        store = cast(Store, open_store(url))
-        agent = Agent(store, listener, job=job, url=url, lease_s=lease_s, memory_bytes=memory_bytes)
+        agent = Agent(
+            cast(Store, open_store(url)),
+            listener,
+            job=job,
+            url=url,
+            lease_s=lease_s,
+            memory_bytes=memory_bytes,
+            open_store=cast(Callable[[str], Store], open_store),
+        )
         signal.signal(signal.SIGTERM, lambda number, frame: agent.leave())
         try:
             agent.run()

@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
@@ -58,6 +58,10 @@ def attach(
     seed: int = 0,
     step: int | None = None,
     agent: bool = True,
+    tiers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    remote_every: int | None = None,
+    remote_keep: Keep | None = None,
+    remote_bytes_per_s: float | None = None,
     keep: Keep | None = None,
     coding: str = "raw",
     memory_bytes: int | None = None,
@@ -81,6 +85,11 @@ def attach(
     ``coding="lossless"`` stores tensors as small as they get, bit for bit, ``"auto"`` as what is durable soonest.
     ``memory_bytes`` bounds the checkpoint memory of each node's agent.
 
+    ``tiers=["s3://bucket/run7"]`` names a remote store behind ``to``: committed steps are carried there in the
+    background, and what ``to`` has lost is restored from it. ``remote_every`` saves and carries the steps whose number
+    it divides; by default the newest committed step goes whenever the one before has arrived. ``remote_keep`` and
+    ``remote_bytes_per_s`` are those of `Checkpointer`.
+
     ``run.step`` counts completed optimizer steps (of several optimizers: when each has done one). On SIGTERM (and on
     the first Ctrl-C) all ranks save at one agreed step and exit with 128 + the signal. At a clean exit the last step
     is saved; call ``run.close()`` right after the loop if the script then changes the model.
@@ -98,7 +107,18 @@ def attach(
             "state_dict() and load_state_dict()",
             key="loader",
         )
-    ckpt = Checkpointer(to, agent=agent, keep=keep, coding=coding, memory_bytes=memory_bytes, deadlines=deadlines)
+    ckpt = Checkpointer(
+        to,
+        agent=agent,
+        tiers=tiers,
+        remote_every=remote_every,
+        remote_keep=remote_keep,
+        remote_bytes_per_s=remote_bytes_per_s,
+        keep=keep,
+        coding=coding,
+        memory_bytes=memory_bytes,
+        deadlines=deadlines,
+    )
     rng = Rng(ckpt.rank)
     tree: dict[str, Any] = {"model": model}
     for i, each in enumerate(optimizers):
@@ -134,6 +154,7 @@ def attach(
         else GPU_HOURS_BETWEEN_FAILURES * 3600 / ckpt.world,
         agree=lambda mine: list(ckpt.word_of_rank_0(mine, "all ranks to agree on the next save")),
         tell=lambda text: ckpt.tell(Notice(text=text)),
+        remote_every=remote_every,
     )
     run = Run(ckpt, tree, rhythm=rhythm, rng=rng)
     run.begin(model.module if isinstance(model, View) else model, optimizers, loader, step=step, where=str(to))
