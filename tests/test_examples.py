@@ -9,8 +9,10 @@ import os
 import re
 import runpy
 import signal
+import socket
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +44,7 @@ def forked(out: Path, example: Path, *argv: object, kill_at: str | None = None) 
 
     ``kill_at``: it dies by kill -9 right after it prints a line with that in it.
     """
-    process = multiprocessing.get_context("fork").Process(target=_be, args=(out, example, argv, kill_at))
+    process = multiprocessing.get_context("fork").Process(target=_be, args=(out, example, argv, kill_at, {}))
     process.start()
     process.join(100)
     process.kill()
@@ -51,7 +53,30 @@ def forked(out: Path, example: Path, *argv: object, kill_at: str | None = None) 
     return out.read_text(), process.exitcode
 
 
-def _be(out: Path, example: Path, argv: tuple[object, ...], kill_at: str | None) -> None:
+def ranks(out: Path, world: int, example: Path, *argv: object) -> str:
+    """Run an example as ``world`` ranks, copies of this process; what all of them printed."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        meeting = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(found.getsockname()[1])}
+    processes = []
+    outs = [out.with_name(f"{out.name}-{rank}") for rank in range(world)]
+    for rank, each in enumerate(outs):
+        of = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world}
+        env = meeting | {name: str(value) for name, value in of.items()} | {"GLOO_SOCKET_IFNAME": "lo"}
+        process = multiprocessing.get_context("fork").Process(target=_be, args=(each, example, argv, None, env))
+        process.start()
+        processes.append(process)
+    for process in processes:
+        process.join(100)
+        process.kill()
+        process.join()
+    said = "".join(each.read_text() for each in outs)
+    assert [process.exitcode for process in processes] == [0] * world, said
+    return said
+
+
+def _be(out: Path, example: Path, argv: tuple[object, ...], kill_at: str | None, env: Mapping[str, str]) -> None:
+    os.environ.update(env)
     with out.open("w") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
@@ -96,6 +121,7 @@ def test_the_gpt_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
     [
         ("02_plain_loop.py", 20, "step 12 ", "torch"),
         ("03_torch_dcp.py", 8, "step 5 ", "torch.distributed.checkpoint"),
+        ("09_stateful_loader.py", 16, "step 14 ", "torchdata.stateful_dataloader"),
         ("05_hf_trainer.py", 6, "'epoch': '0.8333'", "transformers.trainer"),
     ],
 )
@@ -115,6 +141,38 @@ def test_an_example_that_was_killed_ends_as_one_that_was_not(
     assert losses(whole) == losses(killed) | losses(again)
     if "trainer" not in name:  # its log is part of what comes back
         assert 1 < min(losses(again)) <= max(losses(killed)) + 1
+
+
+def test_the_pipeline_example_goes_on_with_any_number_of_stages(tmp_path: Path) -> None:
+    importlib.import_module("torch._dynamo")  # once, for all copies of this process
+    example = next(each for each in EXAMPLES if each.name == "06_pipeline.py")
+    whole = ranks(tmp_path / "whole", 2, example, "--to", tmp_path / "a", "--steps", 5)
+    first = ranks(tmp_path / "first", 3, example, "--to", tmp_path / "b", "--steps", 3)
+    rest = ranks(tmp_path / "rest", 2, example, "--to", tmp_path / "b", "--steps", 5)
+    assert losses(whole) == losses(first) | losses(rest)
+    assert (losses(first).keys(), losses(rest).keys()) == ({1, 2, 3}, {4, 5})
+
+
+def test_the_sharding_example_goes_on_with_any_other(tmp_path: Path) -> None:
+    importlib.import_module("torch._dynamo")
+    example = next(each for each in EXAMPLES if each.name == "08_any_sharding.py")
+    whole = ranks(tmp_path / "whole", 2, example, "--to", tmp_path / "a", "--steps", 6)
+    parts = [
+        losses(ranks(tmp_path / by, world, example, "--to", tmp_path / "b", "--steps", steps, "--by", by))
+        for by, world, steps in (("fsdp1", 2, 2), ("zero", 2, 4), ("fsdp2", 4, 6))
+    ]
+    assert losses(whole) == parts[0] | parts[1] | parts[2]
+    assert [sorted(each) for each in parts] == [[1, 2], [3, 4], [5, 6]]
+
+
+def test_the_example_of_fused_weights_restores_and_loads_both_ways(tmp_path: Path) -> None:
+    example = next(each for each in EXAMPLES if each.name == "07_fused_weights.py")
+    said, code = forked(tmp_path / "out", example, "--to", tmp_path / "run")
+    assert code == 0, said
+    assert "restored as one: True" in said
+    assert "restored apart: True" in said
+    assert "loaded apart: ['model.attn.k.weight', 'model.attn.q.weight', 'model.attn.v.weight']" in said
+    assert "loaded as one: ['model.attn.qkv.weight']" in said
 
 
 def losses(said: str) -> dict[int, str]:

@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from perdure.adapters.torch import dcp
     from perdure.adapters.torch.attach import attach
     from perdure.adapters.torch.checkpointer import Checkpointer
+    from perdure.adapters.torch.flat_slices import FlatSlice
     from perdure.adapters.torch.hf_trainer import TrainerCallback
     from perdure.adapters.torch.load import load
     from perdure.adapters.torch.load_into import load_into
     from perdure.adapters.torch.rng import Rng
+    from perdure.adapters.torch.views import Fused, Stage, View
     from perdure.plan import reshard
     from perdure.state.scopes import RankLocal
     from perdure.upkeep import keep
@@ -30,9 +32,13 @@ __version__ = "0.1.0.dev0"
 
 __all__ = [
     "Checkpointer",
+    "FlatSlice",
+    "Fused",
     "RankLocal",
     "Rng",
+    "Stage",
     "TrainerCallback",
+    "View",
     "__version__",
     "attach",
     "codec",
@@ -51,9 +57,13 @@ __all__ = [
 # A public name and the module that defines it; a name that is a module itself has no entry.
 _HOME = {
     "Checkpointer": "perdure.adapters.torch.checkpointer",
+    "FlatSlice": "perdure.adapters.torch.flat_slices",
+    "Fused": "perdure.adapters.torch.views",
     "RankLocal": "perdure.state.scopes",
     "Rng": "perdure.adapters.torch.rng",
+    "Stage": "perdure.adapters.torch.views",
     "TrainerCallback": "perdure.adapters.torch.hf_trainer",
+    "View": "perdure.adapters.torch.views",
     "attach": "perdure.adapters.torch.attach",
     "load": "perdure.adapters.torch.load",
     "load_into": "perdure.adapters.torch.load_into",

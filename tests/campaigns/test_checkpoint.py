@@ -23,7 +23,17 @@ import pytest
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs" / "reports" / "checkpoint.md"
 TESTED = ("checkpoint", "fabric", "process", "progress", "shm", "state", "store", "wire", "adapters/torch")
-MACHINERY = ("conftest", "faulty_agent", "gated_trainer", "node_faults", "relay", "trainer")
+MACHINERY = (
+    "conftest",
+    "fault_cases",
+    "faulty_agent",
+    "gated_trainer",
+    "jumping",
+    "node_faults",
+    "relay",
+    "strikes",
+    "trainer",
+)
 WAYS = 3  # exactly, older and told, older than anybody was told
 
 pytestmark = pytest.mark.campaign
@@ -115,9 +125,12 @@ class Player:
 
     def __init__(self, folder: Path) -> None:
         import conftest
+        import fault_cases
         import node_faults
+        import strikes
 
         self._place, self._faults, self._folder = conftest.Place, node_faults, folder
+        self._draw, self._wrong = fault_cases.draw, strikes.Wrong
         folder.mkdir()
         self._forker = conftest.Forker()
         self._forker.ask(poll=[])  # once it has imported all: agents that are started before would not wait for ranks
@@ -125,13 +138,13 @@ class Player:
 
     def play(self, number: int) -> tuple[Any, str, str]:
         """The case, how it was recovered, and what was wrong with it."""
-        case = self._faults.draw(number)
+        case = self._draw(number)
         folder = self._folder / f"case{number}"
         folder.mkdir()
         place = self._place(folder, self._forker)
         try:
             return case, self._faults.play(case, place, self._references), ""
-        except self._faults.Wrong as wrong:
+        except self._wrong as wrong:
             return case, "", str(wrong)
         finally:
             place.end()
@@ -151,13 +164,13 @@ def players(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Pl
 
 
 def test_no_fault_of_a_node_changes_a_bit(players: list[Player], capsys: pytest.CaptureFixture[str]) -> None:
-    import node_faults
+    import fault_cases
 
     if "CASE" in os.environ:
         case, how, wrong = players[0].play(int(os.environ["CASE"]))
         assert not wrong, f"{case}: {wrong}"
         return
-    tally = Tally(node_faults.FAULTS, node_faults.PHASES)
+    tally = Tally(fault_cases.FAULTS, fault_cases.PHASES)
     last = tally.played + int(os.environ.get("CASES", "1000000"))
     with ThreadPoolExecutor(len(players)) as pool:
         while tally.played < last:
@@ -167,7 +180,7 @@ def test_no_fault_of_a_node_changes_a_bit(players: list[Player], capsys: pytest.
                 if wrong:
                     tally.wrong.append(f"case {tally.played} ({case}): {wrong.splitlines()[0]}")
                 else:
-                    tally.counts[case.fault, case.phase][node_faults.OUTCOMES.index(how)] += 1
+                    tally.counts[case.fault, case.phase][fault_cases.OUTCOMES.index(how)] += 1
                 with capsys.disabled():
                     print(f"case {tally.played} ({case}): {how or 'WRONG: ' + wrong}", flush=True)
                 tally.played += 1

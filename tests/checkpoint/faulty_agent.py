@@ -1,7 +1,8 @@
 """`gated_agent.py` whose store can also be full or broken, and which can lack memory for others' copies.
 
 argv is job, url, lease, rules. ``do`` may also be "full" and "eio", which fail the call, and "eio after", which fails
-it once it has been done; a rule ``{"do": "no room"}`` refuses every copy for another node.
+it once it has been done. Rules without a verb: ``no room`` refuses every copy for another node, ``no memory`` leaves
+room for no segment while the file ``no memory`` lies beside the run, ``clock`` lets the wall clock jump (`jumping`).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import sys
 import time
 from dataclasses import dataclass
 
-from perdure.checkpoint import nodes
+import jumping
+
+from perdure.checkpoint import agent, nodes
 from perdure.cli.agent import serve
 from perdure.clock import SystemClock
 from perdure.errors import StorageError, StorageFull
@@ -56,6 +59,11 @@ def main() -> int:
     given = json.loads(text)
     if any(rule["do"] == "no room" for rule in given):
         nodes.Wards = NoRoom  # type: ignore[misc]
+    if any(rule["do"] == "no memory" for rule in given):
+        really = agent.available_nbytes
+        agent.available_nbytes = lambda: 0 if (gate.folder / "no memory").exists() else really()  # type: ignore[assignment]
+    if any(rule["do"] == "clock" for rule in given):
+        jumping.install(gate.folder)
     rules = [
         Rule(r["verb"], faults[r["do"]], match=r["match"], nth=r.get("nth", 1)) for r in given if r["do"] in faults
     ]

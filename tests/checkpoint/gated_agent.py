@@ -1,6 +1,7 @@
 """The agent of a job with a store that a test holds at a gate, or that kills the agent: argv is job, url, lease, rules.
 
-Rules are JSON: ``{"verb": ..., "match": glob, "nth": n, "do": "hold" | "die before" | "die after"}``. At "hold" the
+Rules are JSON: ``{"verb": ..., "match": glob, "nth": n, "do": "hold" | "die before" | "die after"}``, with
+``"of": text`` of the stores alone whose URL ends so. At "hold" the
 file ``held`` appears beside the run and the store waits until the file ``go`` does (20 s at most).
 """
 
@@ -44,8 +45,13 @@ def main() -> int:
     job, url, lease_s, text = sys.argv[1:]
     gate = Gate(pathlib.Path(StoreUrl.parse(url).location).parent)
     faults = {"hold": Delay(20.0, gate), "die before": Crash("before"), "die after": Crash("after")}
-    rules = [Rule(r["verb"], faults[r["do"]], match=r["match"], nth=r.get("nth", 1)) for r in json.loads(text)]
-    return serve(job, url, lease_s=float(lease_s), open_store=lambda place: Deadly(open_store(place), rules))
+
+    def opened(place: str) -> Deadly:
+        mine = [rule for rule in json.loads(text) if place.endswith(rule.get("of", ""))]
+        rules = [Rule(r["verb"], faults[r["do"]], match=r["match"], nth=r.get("nth", 1)) for r in mine]
+        return Deadly(open_store(place), rules)
+
+    return serve(job, url, lease_s=float(lease_s), open_store=opened)
 
 
 sys.exit(main())

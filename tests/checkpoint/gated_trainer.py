@@ -2,7 +2,8 @@
 
 In the environment: ``RELAY`` the port of a `relay.Relay`; ``GATE`` one of ``forward@7``, ``copy@6``, ``restore@0``, and
 ``GATE_RANK`` who waits there: the file ``held`` appears beside the run, and the rank goes on when ``go`` does (20 s at
-most). Each word that a save lies on a partner too is printed as ``Q SEQ``.
+most). ``CLOCK_RANK`` is whose wall clock jumps (`jumping`). Each word that a save lies on a partner too is printed as
+``Q SEQ``.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import threading
 import time
 from typing import Any
 
+import jumping
 import trainer
 
 from perdure.checkpoint import checkpointer, copying, together
@@ -84,6 +86,8 @@ def gate_arm(arm: Any) -> Any:
     return armed
 
 
+if os.environ.get("CLOCK_RANK") == os.environ.get("RANK", "0"):
+    jumping.install(FOLDER)
 if "RELAY" in os.environ:
     AgentLink.join = relay(AgentLink.join)  # type: ignore[method-assign]
 checkpointer.Checkpointer._hear = tell_copies(checkpointer.Checkpointer._hear)  # type: ignore[method-assign]

@@ -8,9 +8,7 @@ number of ranks changes, one that stopped and went on from disk at the very same
 
 from __future__ import annotations
 
-import json
 import os
-import random
 import re
 import signal
 import time
@@ -18,71 +16,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import HERE, Forker, Place, Ranks, await_that, digests_in
+from conftest import Forker, Place, Ranks, await_that, digests_in
+from fault_cases import ARGV, DEADLINES, EVERY, LONG_S, OUTCOMES, SCRIPT, STEPS, STORE, Case
 from relay import Relay
+from strikes import Struck, Wrong, must
 
 import perdure
 from perdure.errors import PerdureError
-
-STEPS, EVERY, MOMENT = 12, 3, 6  # the fault is at or after the save of step 6
-ARGV = ("--steps", str(STEPS), "--every", str(EVERY), "--whole")
-DEADLINES = ("--deadlines", json.dumps({"agree_s": 60, "agent_s": 20, "stage_s": 30, "commit_s": 30, "stall_s": 30}))
-SCRIPT = str(HERE / "gated_trainer.py")
-LONG_S = 90.0
-
-PHASES = ("idle", "forward", "copy", "drain", "part", "commit", "partner", "restore")
-STORE = {
-    "drain": {"verb": "put", "match": "packs/*000000000006-*"},
-    "part": {"verb": "create", "match": "parts/*000000000006-*"},
-    "commit": {"verb": "create", "match": "slots/*", "nth": 2},
-}
-SEALED = ("idle", "drain", "part", "commit", "partner", "restore")  # before that nobody knows what the bytes should be
-FAULTS: dict[str, tuple[str, ...]] = {
-    "kill rank": PHASES,
-    "kill agent": PHASES,
-    "kill node": PHASES,
-    "kill two nodes": PHASES,
-    "cut link": PHASES,
-    "slow link": PHASES,
-    "stop rank": PHASES,
-    "stop agent": PHASES,
-    "corrupt memory": SEALED,
-    "corrupt copy": ("idle", "drain", "part", "commit", "restore"),
-    "full disk": tuple(STORE),
-    "EIO": tuple(STORE),
-    "no memory for a copy": ("partner",),
-}
-LIVED_THROUGH = {"kill agent", "cut link", "slow link", "stop rank", "stop agent", "full disk", "EIO"}
-OUTCOMES = ("exactly", "an older step, told", "an older step, of which no rank had been told more")
-
-
-@dataclass(frozen=True, slots=True)
-class Case:
-    """One case; all else follows from ``seed``."""
-
-    fault: str
-    phase: str
-    new_mesh: bool
-    seed: int
-
-    def __str__(self) -> str:
-        return f"{self.fault}, {self.phase}, {'another mesh' if self.new_mesh else 'the same mesh'}, seed {self.seed}"
-
-
-def all_cases() -> list[tuple[str, str, bool]]:
-    return [(fault, phase, new) for fault, phases in FAULTS.items() for phase in phases for new in (False, True)]
-
-
-def draw(number: int) -> Case:
-    """The case of that number: all kinds in a shuffled order, then all again under other seeds."""
-    kinds = all_cases()
-    turn, place = divmod(number, len(kinds))
-    random.Random(turn).shuffle(kinds)
-    return Case(*kinds[place], seed=number)
-
-
-class Wrong(AssertionError):
-    """What must not be."""
 
 
 @dataclass
@@ -117,7 +57,7 @@ def wholes(ranks: Ranks) -> dict[int, str]:
     found: dict[int, str] = {}
     for rank in range(len(ranks.pids)):
         for step, digest in re.findall(r"^W (\d+) ([0-9a-f]+)$", ranks.out(rank), re.M):
-            _must(found.setdefault(int(step), digest) == digest, f"ranks differ in the whole of step {step}", ranks)
+            must(found.setdefault(int(step), digest) == digest, f"ranks differ in the whole of step {step}", ranks)
     return found
 
 
@@ -134,22 +74,10 @@ def play(case: Case, place: Place, references: References) -> str:
         relay.end()
 
 
-class _Life:
+class _Life(Struck):
     def __init__(self, case: Case, place: Place, references: References, relay: Relay) -> None:
-        self.case, self.place, self.references, self.relay = case, place, references, relay
-        self.dice = random.Random(case.seed)
-        self.nodes = ["a", "b", "c"] if case.fault == "kill two nodes" else ["a", "b"]
-        self.victim = self.dice.randrange(len(self.nodes))
-        self.gated = 0 if case.phase == "commit" else self.dice.randrange(len(self.nodes))
-        self.through = case.fault in LIVED_THROUGH
-        self.gone: set[int] = set()
-        self.promised = self.newest = 0
-        self.mesh = self.dice.choice(["first", "last", "more"])
-        self.spoiled = case.fault in ("corrupt memory", "corrupt copy")
-
-    @property
-    def world(self) -> int:
-        return len(self.nodes)
+        super().__init__(case, place, relay)
+        self.references = references
 
     def live(self) -> str:
         self._start_agents()
@@ -166,50 +94,66 @@ class _Life:
         outcome = ""
         if self.through and (self.case.phase == "restore" or self.dice.random() < 0.5):
             (self.place.folder / "on").touch()
+            (self.place.folder / "no memory").unlink(missing_ok=True)
             self._ends_well(ranks)
             if self.case.phase == "restore":
                 outcome = self._judge(attempts)
-        elif self.case.phase == "restore":
+        elif self.case.phase == "restore" and not self.asleep:
             ranks.kill_all()
         else:
             if self.through:
                 time.sleep(self.dice.random() * 0.5)
             self._let_die(ranks)
-        (self.place.folder / "on").touch()
-        (self.place.folder / "go").touch()
-        self.relay.heal()
+        self._wake(0)
+        self._mend()
         if self.place.steps()[-1:] != [STEPS]:
             again = self._attempt(self._recovering(), gate="")
             attempts.append(again)
+            self._wake(1)
             self._ends_well(again)
             outcome = self._judge(attempts)
         self._compare(attempts)
         self._from_disk(attempts)
         return outcome or self._told_of_all(attempts)
 
+    def _mend(self) -> None:
+        (self.place.folder / "on").touch()
+        (self.place.folder / "go").touch()
+        (self.place.folder / "no memory").unlink(missing_ok=True)
+        self.relay.heal()
+
     # --- the fault ---------------------------------------------------------------------------------------------------
 
     def _start_agents(self) -> None:
-        rules: list[dict[str, object]] = []
+        rules: dict[int, list[dict[str, object]]] = {number: [] for number in range(len(self.nodes))}
         if self.case.fault in ("full disk", "EIO"):
             do = "full" if self.case.fault == "full disk" else self.dice.choice(["eio", "eio after"])
-            rules = [{**STORE[self.case.phase], "do": do}]
+            rules[self.gated].append({**STORE[self.case.phase], "do": do})
         elif self.case.phase in STORE:
-            rules = [{**STORE[self.case.phase], "do": "hold"}]
-        if rules:
-            self.place.start_agent(*rules, node=self.nodes[self.gated], script="faulty_agent.py")
+            rules[self.gated].append({**STORE[self.case.phase], "do": "hold"})
         if self.case.fault == "no memory for a copy":
-            other = self.nodes[1 - self.gated]
-            self.place.start_agent({"do": "no room"}, node=other, script="faulty_agent.py")
+            rules[1 - self.gated].append({"do": "no room"})
+        if self.case.fault == "no memory":
+            rules[self.victim].append({"do": "no memory"})
+            if self.case.phase == "copy":  # from the start
+                (self.place.folder / "no memory").touch()
+        if self.case.fault == "clock jump":
+            rules[self.victim].append({"do": "clock"})
+        for number, those in rules.items():
+            if those:
+                self.place.start_agent(*those, node=self.nodes[number], script="faulty_agent.py")
 
     def _first(self) -> Ranks:
         phase, fault = self.case.phase, self.case.fault
-        broken = fault in ("full disk", "EIO", "no memory for a copy")
+        broken = fault in ("full disk", "EIO", "no memory", "no memory for a copy")
         if phase == "partner" and not broken:
             self.relay.hold_deposit = len(self.nodes) + 1 + self.dice.randrange(len(self.nodes))
-        gate = {"forward": "forward@7", "copy": "copy@6"}.get(phase, "")
+        gate = "" if broken else {"forward": "forward@7", "copy": "copy@6"}.get(phase, "")
         ranks = self._attempt(self.nodes, gate=gate, hold=() if gate else ("--hold", f"7:{self.place.folder}/on"))
         if broken:
+            if fault == "no memory" and phase == "idle":  # once the first save has what it needs
+                ranks.await_line("committed step 3", within_s=LONG_S)
+                (self.place.folder / "no memory").touch()
             ranks.await_line("^D 7 ", ranks=range(self.world), within_s=LONG_S)
             if fault != "no memory for a copy":
                 ranks.await_line("could not save step 6|committed step 6", within_s=LONG_S)
@@ -231,6 +175,8 @@ class _Life:
 
     def _attempt(self, nodes: Sequence[str], *, gate: str, hold: Sequence[str] = ()) -> Ranks:
         more = {"RELAY": str(self.relay.port), "GATE": gate, "GATE_RANK": str(self.gated % len(nodes))}
+        if self.case.fault == "clock jump":
+            more["CLOCK_RANK"] = str(self.victim % len(nodes))
         return self.place.start(*ARGV, *DEADLINES, *hold, world=len(nodes), nodes=nodes, script=SCRIPT, **more)
 
     def _await_held(self, ranks: Ranks) -> None:
@@ -239,66 +185,6 @@ class _Life:
         except AssertionError:
             raise Wrong(f"the moment does not come\n{ranks.text()}\n{ranks.stacks()}") from None
 
-    def _strike(self, ranks: Ranks) -> None:
-        time.sleep(self.dice.choice([0.0, 0.0, 0.02, 0.2]))
-        {
-            "kill rank": lambda: self._kill(ranks, agents=(), victims=[self.victim]),
-            "kill agent": lambda: self._kill(ranks, agents=[self.victim], victims=()),
-            "kill node": lambda: self._kill(ranks, agents=[self.victim], victims=[self.victim]),
-            "kill two nodes": lambda: self._kill(ranks, agents=self._two(), victims=self._two()),
-            "cut link": self.relay.cut_all,
-            "slow link": lambda: setattr(self.relay, "slow_s", self.dice.choice([0.002, 0.01, 0.03])),
-            "stop rank": lambda: self._stop(ranks.pids[self.victim % len(ranks.pids)]),
-            "stop agent": lambda: self._stop(self._agent(self.victim)),
-            "corrupt memory": lambda: self._spoil(self.victim, r"\d+"),
-            "corrupt copy": lambda: self._spoil(self.victim, "kept"),
-            "full disk": lambda: None,
-            "EIO": lambda: None,
-            "no memory for a copy": lambda: None,
-        }[self.case.fault]()
-        (self.place.folder / "go").touch()
-        self.relay.go.set()
-
-    def _two(self) -> list[int]:
-        return sorted([self.victim, (self.victim + 1) % len(self.nodes)])
-
-    def _kill(self, ranks: Ranks, *, agents: Sequence[int], victims: Sequence[int]) -> None:
-        pids = [self._agent(each) for each in agents]
-        pids += [ranks.pids[each] for each in victims if each < len(ranks.pids)]
-        self.dice.shuffle(pids)
-        for pid in pids:
-            os.kill(pid, signal.SIGKILL)
-        self.gone |= set(agents)
-
-    def _agent(self, node: int) -> int:
-        pid = self.place.agent_pid(self.nodes[node])
-        _must(pid is not None, f"node {self.nodes[node]} has no agent")
-        assert pid is not None
-        return pid
-
-    def _stop(self, pid: int) -> None:
-        os.kill(pid, signal.SIGSTOP)
-        (self.place.folder / "go").touch()
-        self.relay.go.set()
-        time.sleep(self.dice.choice([0.1, 0.5, 1.5]))
-        os.kill(pid, signal.SIGCONT)
-
-    def _spoil(self, node: int, label: str) -> None:
-        """Flip a bit in each segment of that label, wherever in it."""
-        pid, job = self._agent(node), re.escape(f"{self.place.job}@{self.nodes[node]}")
-        done = set()
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            name = os.readlink(fd)
-            inode = os.stat(fd).st_ino if re.match(rf"/memfd:perdure:{job}\.{label} ", name) else None
-            if inode is None or inode in done:
-                continue
-            done.add(inode)
-            with open(fd, "r+b") as file:
-                start = self.dice.randrange(os.fstat(file.fileno()).st_size)
-                byte = os.pread(file.fileno(), 1, start)
-                os.pwrite(file.fileno(), bytes([byte[0] ^ (1 << self.dice.randrange(8))]), start)
-        _must(bool(done), f"the agent of {self.nodes[node]} has no memory of the kind {label}")
-
     # --- what comes of it --------------------------------------------------------------------------------------------
 
     def _let_die(self, ranks: Ranks) -> None:
@@ -306,11 +192,18 @@ class _Life:
         if self.case.fault in ("corrupt copy", "no memory for a copy") and self.case.phase != "restore":
             other = self._giver()
             self._kill(ranks, agents=[other], victims=[other])  # whose packs the spoilt copy is of
-        ranks.kill_all()
+        if self.asleep:  # a node that is as silent as its rank
+            for rank in range(len(ranks.pids)):
+                if rank != self.frozen_rank and rank not in ranks.poll():
+                    ranks.kill(rank)
+            ranks.wait_for([rank for rank in range(len(ranks.pids)) if rank != self.frozen_rank])
+        else:
+            ranks.kill_all()
         out = ranks.out(0)
         told = [int(step) for step in re.findall(r"committed step (\d+)", out)]
         copied = [EVERY * int(seq) for seq in re.findall(r"^Q (\d+)$", out, re.M)]
-        if len(self.gone) <= 1 and self.case.fault not in ("corrupt memory", "corrupt copy"):
+        left = not self.gone or set(self.nodes) & set(self._recovering())  # else no node that has it takes part again
+        if left and len(self.gone) <= 1 and self.case.fault not in ("corrupt memory", "corrupt copy"):
             told += copied
         self.promised = max([self.promised, *told, *self.place.steps()])
         reached = [max(digests_in(ranks.out(rank)), default=0) for rank in range(len(ranks.pids))]
@@ -331,21 +224,21 @@ class _Life:
 
     def _ends_well(self, ranks: Ranks) -> None:
         codes = ranks.wait(within_s=LONG_S)
-        _must(codes == [0] * len(codes), f"ranks ended with {codes}", ranks)
+        must(codes == [0] * len(codes), f"ranks ended with {codes}", ranks)
 
     def _judge(self, attempts: Sequence[Ranks]) -> str:
         """How the last attempt has recovered."""
         ranks = attempts[-1]
         began = set(ranks.began_at())
-        _must(len(began) == 1, f"ranks began at {began}", ranks)
+        must(len(began) == 1, f"ranks began at {began}", ranks)
         at = began.pop() or 0
         if len(attempts) > 1 and at >= self.newest:
             return OUTCOMES[0]
         told = any("could not be used" in ranks.out(rank) for rank in range(len(ranks.pids)))
         failed = any("could not save step" in each.out(0) for each in attempts)
         if at < self.promised:
-            _must(told, f"step {self.promised} was promised, {at} came back, and nobody said why", ranks)
-            _must(self.spoiled, f"step {self.promised} was promised, {at} came back", ranks)
+            must(told, f"step {self.promised} was promised, {at} came back, and nobody said why", ranks)
+            must(self.spoiled, f"step {self.promised} was promised, {at} came back", ranks)
         return OUTCOMES[1] if told or failed else OUTCOMES[2]
 
     def _told_of_all(self, attempts: Sequence[Ranks]) -> str:
@@ -354,7 +247,7 @@ class _Life:
         for step in missing:
             for rank in range(len(attempts[0].pids)):
                 said = f"could not save step {step}" in attempts[0].out(rank)
-                _must(said, f"step {step} is not there, and rank {rank} was not told", attempts[0])
+                must(said, f"step {step} is not there, and rank {rank} was not told", attempts[0])
         return OUTCOMES[1] if missing else OUTCOMES[0]
 
     def _compare(self, attempts: Sequence[Ranks]) -> None:
@@ -372,26 +265,21 @@ class _Life:
                 whole = {step: digest for step, digest in before.items() if 0 < step <= moved} | more
             found = {step: digest for step, digest in wholes(ranks).items() if step}
             wrong = sorted(step for step in found if whole.get(step) != found[step])
-            _must(not wrong, f"the whole differs from that of an uninterrupted run at steps {wrong}", ranks)
+            must(not wrong, f"the whole differs from that of an uninterrupted run at steps {wrong}", ranks)
             pieces = sorted(key for key, digest in ranks.digests().items() if mine.get(key) != digest)
-            _must(not pieces, f"(rank, step) differ from an uninterrupted run: {pieces[:6]}", ranks)
+            must(not pieces, f"(rank, step) differ from an uninterrupted run: {pieces[:6]}", ranks)
 
     def _from_disk(self, attempts: Sequence[Ranks]) -> None:
         """With no agent left anywhere: the last step is whole on disk, and what it should be."""
-        _must(self.place.steps()[-1:] == [STEPS], f"committed are {self.place.steps()}", attempts[-1])
+        must(self.place.steps()[-1:] == [STEPS], f"committed are {self.place.steps()}", attempts[-1])
         for pid in self.place.agent_pids():
             os.kill(pid, signal.SIGKILL)
-        for step in self.place.steps() if self.case.fault != "corrupt memory" else ():
-            perdure.load(str(self.place.run_dir), step=step)  # that memory may have gone to disk after it was spoilt
+        for step in self.place.steps():
+            perdure.load(str(self.place.run_dir), step=step)
         last = self.place.start(*ARGV, "--no-agent", world=len(attempts[-1].pids), script=SCRIPT)
         self._ends_well(last)
-        _must(last.began_at() == [STEPS] * len(last.pids), f"the disk gives {last.began_at()}", last)
-        _must(wholes(last) == {STEPS: wholes(attempts[-1])[STEPS]}, "the disk gives another state", last)
-
-
-def _must(holds: bool, what: str, ranks: Ranks | None = None) -> None:
-    if not holds:
-        raise Wrong(what if ranks is None else f"{what}\n{ranks.text()}")
+        must(last.began_at() == [STEPS] * len(last.pids), f"the disk gives {last.began_at()}", last)
+        must(wholes(last) == {STEPS: wholes(attempts[-1])[STEPS]}, "the disk gives another state", last)
 
 
 def _fresh(folder: Path) -> Path:

@@ -2,7 +2,7 @@
 
 Each agent's address goes through it (`gated_trainer.py` asks for a port that leads to its agent's), so all that agents
 say to one another, and all that ranks read from other nodes' agents, passes here. What is cut looks like a connection
-that was reset, and new ones are refused. A link whose packets vanish is another matter: see `tests/wire`.
+that was reset, and new ones are refused; what is silent looks like a network that lets nothing through.
 """
 
 from __future__ import annotations
@@ -21,6 +21,8 @@ class Relay:
 
     def __init__(self) -> None:
         self.cut = False
+        self.silent = False
+        """whether nothing that is sent arrives, and nobody is told"""
         self.slow_s = 0.0
         """seconds that each chunk takes on its way"""
         self.hold_deposit = 0
@@ -47,11 +49,12 @@ class Relay:
                 sock.shutdown(socket.SHUT_RDWR)
 
     def heal(self) -> None:
-        self.cut, self.slow_s = False, 0.0
+        self.cut, self.silent, self.slow_s = False, False, 0.0
         self.go.set()
 
     def end(self) -> None:
         self.go.set()
+        self.silent = False
         self.cut_all()
         with contextlib.suppress(OSError):
             self._door.shutdown(socket.SHUT_RDWR)
@@ -105,6 +108,8 @@ class Relay:
         carried = 0
         with contextlib.suppress(OSError):
             while data := source.recv(_CHUNK_BYTES):
+                while self.silent:
+                    time.sleep(0.01)
                 if self.slow_s:
                     time.sleep(self.slow_s)
                 before, carried = carried, carried + len(data)

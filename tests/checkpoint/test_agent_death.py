@@ -22,7 +22,7 @@ def goes_on_alone(place: Place, ranks: Ranks, undisturbed: Digests) -> None:
     """The ranks end well, having said that they save alone, with nothing lost, nothing twice and nothing changed."""
     assert ranks.wait() == [0, 0], ranks.text()
     for rank in (0, 1):
-        lost = [said for said in ranks.said(rank) if said.startswith("lost agent")]
+        lost = [said for said in ranks.said(rank) if said.startswith("lost the agent")]
         assert len(lost) == 1, ranks.text()
         assert "saves by itself" in lost[0]
         assert not [said for said in ranks.said(rank) if "could not save" in said], ranks.text()
@@ -33,7 +33,7 @@ def test_an_agent_killed_while_it_has_nothing_to_do(place: Place, undisturbed: D
     ranks = place.start(*STEPS, "--hold", f"4:{place.folder}/on")
     ranks.await_line("^perdure.*committed step 3")
     place.kill_agent()
-    ranks.await_line("lost agent", ranks=(0, 1))
+    ranks.await_line("lost the agent", ranks=(0, 1))
     (place.folder / "on").touch()
     goes_on_alone(place, ranks, undisturbed)
     assert place.steps() == [3, 6, 9, 12]

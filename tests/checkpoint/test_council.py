@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 
+import msgspec
 import pytest
 
 from perdure.checkpoint.council import Council
@@ -43,6 +44,7 @@ class Node:
     told_firm: list[int] = field(default_factory=list)
     step: int = 0
     pace: int = 0
+    silent_s: float = 8.0
 
     def __post_init__(self) -> None:
         self.council = Council(
@@ -52,6 +54,7 @@ class Node:
             node=self.number,
             nodes=self.nodes,
             commit_s=10.0,
+            silent_s=self.silent_s,
             host=self,
         )
         self.server = PeerServer({"s": b"k" * 32}.get, self.serve)
@@ -82,7 +85,10 @@ class Node:
 
 @pytest.fixture
 def three() -> Iterator[list[Node]]:
-    nodes = [Node(number, 3) for number in range(3)]
+    yield from met([Node(number, 3) for number in range(3)])
+
+
+def met(nodes: list[Node]) -> Iterator[list[Node]]:
     addresses = [("127.0.0.1", node.server.listen("127.0.0.1")) for node in nodes]
     threads = [
         threading.Thread(target=node.council.meet, args=(addresses, (number + 1) % 3, soon()))
@@ -225,7 +231,7 @@ def test_a_node_that_is_gone_does_not_keep_the_others_from_asking_again(three: l
     three[2].council.close()
     await_that(lambda: bool(three[0].told_lost))
     three[0].council.stop_wanted()
-    await_that(lambda: not three[0].council._agreeing)
+    await_that(lambda: not three[0].council._stopping.agreeing)
     assert not three[0].told_firm
 
 
@@ -240,3 +246,40 @@ def test_a_bug_in_what_hears_loses_the_council_and_leaves_nobody_waiting(three: 
         time.sleep(0.01)
     assert "a page that is closed" in str(three[1].told_lost[0])
     assert three[0].told_lost
+
+
+def test_a_node_that_gives_no_sign_of_life_is_named_on_all_others() -> None:
+    nodes = [Node(number, 3, silent_s=2.0) for number in range(3)]
+    nodes[1].council._begin_to_beat = lambda: None  # type: ignore[method-assign]
+    for _ in met(nodes):
+        await_that(lambda: all(node.told_lost for node in nodes))
+        for node in (0, 2):
+            (error,) = nodes[node].told_lost
+            assert "the agent of node 1 is gone (it has given no sign of life for 2 s: stopped, or cut off)" in str(
+                error
+            )
+            assert error.facts["node"] == 1
+
+
+def test_nodes_that_have_nothing_to_say_for_long_stay_a_council() -> None:
+    for three in met([Node(number, 3, silent_s=2.0) for number in range(3)]):
+        threading.Event().wait(3.0)
+        assert not any(node.told_lost for node in three)
+
+
+def test_all_hear_which_node_is_gone(three: list[Node]) -> None:
+    three[1].council.close()
+    await_that(lambda: bool(three[0].told_lost and three[2].told_lost))
+    assert "the agent of node 1 is gone" in str(three[2].told_lost[0])
+
+
+def test_a_failure_on_the_node_that_commits_names_it_on_the_others_by_what_people_call_it(three: list[Node]) -> None:
+    for node in three:
+        node.council.names = ("gpu-1", "gpu-2", "gpu-3")
+    wait = in_background(lambda: three[1].council.report(part(1), soon()))
+    three[0].council.conclude(SAVE, error=StorageFull("no space is left on the device", file="x"))
+    with pytest.raises(StorageFull, match=r"^node 0 \(gpu-1\): no space is left on the device$"):
+        wait()
+    three[2].council.broke(("s", 2), StorageFull("no memory", file="memory"))
+    with pytest.raises(StorageFull, match=r"^node 2 \(gpu-3\): no memory$"):
+        three[1].council.report(msgspec.structs.replace(part(1), save=("s", 2)), soon())

@@ -581,14 +581,14 @@ def test_what_fails_here_is_told_to_other_nodes_and_what_failed_there_is_not_tol
 def test_a_node_that_is_asked_says_what_will_never_come() -> None:
     a, b = rank(0), rank(1)
     machine = met(a, b)
-    assert machine.asked(a.session, 1, 10) == []  # its ranks have not come to it yet
+    assert machine.asked(a.session, 1, 10, by=a.session) == []  # its ranks have not come to it yet
     machine.begun(a, begin())
-    assert machine.asked(a.session, 1, 10) == []
+    assert machine.asked(a.session, 1, 10, by=a.session) == []
     machine.left(b.id, 1.0)
-    assert broken(machine.asked(a.session, 1, 10)) == [(a.session, 1, RankFailed)]
-    assert broken(machine.asked(a.session, 2, 10)) == [(a.session, 2, RankFailed)]
+    assert broken(machine.asked(a.session, 1, 10, by=a.session)) == [(a.session, 1, RankFailed)]
+    assert broken(machine.asked(a.session, 2, 10, by=a.session)) == [(a.session, 2, RankFailed)]
     machine.left(a.id, 2.0)
-    assert broken(machine.asked(a.session, 2, 10)) == [(a.session, 2, RankFailed)]
+    assert broken(machine.asked(a.session, 2, 10, by=a.session)) == [(a.session, 2, RankFailed)]
 
 
 def test_what_is_whole_here_ends_with_its_drain_whatever_another_node_says() -> None:

@@ -104,6 +104,7 @@ def kill_the_others_after_kill(ranks: Ranks) -> None:
 
 @pytest.mark.parametrize("fault", ["copy@6", pytest.param("forward@7", marks=pytest.mark.slow)])
 def test_without_an_agent_the_last_committed_step_counts(place: Place, undisturbed: Digests, fault: str) -> None:
-    kill_the_others(place.start(*STEPS, "--no-agent", "--fault", fault))
+    slow = ("--step-s", "0.1")  # else the kill may come before step 3 is written
+    kill_the_others(place.start(*STEPS, *slow, "--no-agent", "--fault", fault))
     goes_on(place, undisturbed, at={3, 6}, argv=(*STEPS, "--no-agent"))
     assert place.agent_pid() is None

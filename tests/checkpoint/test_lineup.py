@@ -59,14 +59,25 @@ def test_commits_come_in_the_order_of_the_branch_and_not_of_their_steps() -> Non
 
 def test_a_commit_that_is_still_in_memory_is_taken_from_there() -> None:
     held = [generation(2, slot=2)]
-    found = line_up(views(held, held, chain=[fact(2, 20, 1), fact(1, 10, 1)]))
+    found = line_up(views(held, held, chain=[SlotFacts(2, 20, 1, "s", 2), fact(1, 10, 1)]))
     assert found == [Candidate(20, 2, "s", 2), Candidate(10, 1, None, None)]
 
 
 def test_what_is_in_memory_and_not_committed_comes_first_if_it_is_newer() -> None:
     held = [generation(3), generation(2, slot=2)]
-    found = line_up(views(held, held, chain=[fact(2, 20, 1)]))
+    found = line_up(views(held, held, chain=[SlotFacts(2, 20, 1, "s", 2)]))
     assert found == [Candidate(30, None, "s", 3), Candidate(20, 2, "s", 2)]
+
+
+def test_what_was_committed_to_a_store_that_came_back_older_is_newer_in_memory() -> None:
+    held = [generation(3, slot=3)]
+    found = line_up(views(held, held, chain=[fact(1, 10, 1)]))
+    assert found == [Candidate(30, None, "s", 3), Candidate(10, 1, None, None)]
+
+
+def test_another_save_in_the_slot_of_a_commit_that_was_lost_is_not_taken_for_it() -> None:
+    held = [generation(2, slot=2)]
+    assert line_up(views(held, held, chain=[fact(2, 20, 2)])) == [Candidate(20, 2, None, None)]
 
 
 def test_without_a_commit_memory_alone_counts() -> None:
@@ -158,7 +169,7 @@ def test_every_candidate_can_be_had_by_all_ranks_and_no_newer_one_is_left_out(
     assert [each.slot for each in found if each.slot is not None] == [each.slot for each in chain]
     for each in found:
         if each.in_memory:
-            assert any((g.session, g.seq) == (each.session, each.seq) or g.slot == each.slot for g in everywhere)
+            assert any((g.session, g.seq) == (each.session, each.seq) for g in everywhere)
         else:
             assert each.slot is not None
     head = chain[0] if chain else None
@@ -166,7 +177,7 @@ def test_every_candidate_can_be_had_by_all_ranks_and_no_newer_one_is_left_out(
     newer = [
         g
         for g in everywhere
-        if g.slot is None
+        if (g.slot is None or head is None or g.slot > head.slot)
         and (g.session, g.seq) not in committed
         and (head is None or (g.epoch, g.seq) > (head.epoch, head.seq))
     ]

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import pytest
 from conftest import Forker, Place
-from node_faults import Case, References, Wrong, all_cases, draw, play
+from fault_cases import Case, all_cases, draw
+from node_faults import References, play
+from strikes import Wrong
 
 DOZEN = [
     Case("kill rank", "copy", True, 1),
     Case("kill node", "idle", True, 2),
     Case("kill node", "partner", False, 3),
     Case("kill two nodes", "drain", False, 4),
-    Case("kill agent", "commit", False, 5),
+    Case("no memory", "copy", False, 5),
     Case("kill agent", "restore", False, 6),
     Case("cut link", "partner", False, 7),
-    Case("slow link", "drain", True, 8),
+    Case("silent link", "drain", True, 8),
     Case("corrupt memory", "idle", False, 9),
     Case("corrupt copy", "commit", True, 10),
     Case("EIO", "part", False, 11),
-    Case("stop agent", "copy", False, 12),
+    Case("clock jump", "copy", False, 12),
 ]
 
 

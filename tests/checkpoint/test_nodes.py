@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import HERE, Place, Ranks, flip_memory
+from conftest import HERE, Place, Ranks, await_that, flip_memory
 
 import perdure
 
@@ -37,7 +38,7 @@ def test_an_agent_that_dies_costs_no_step_on_any_node(place: Place, undisturbed:
     ranks = place.start(*STEPS, "--hold", f"4:{place.folder}/on", nodes=AB)
     ranks.await_line("^perdure.*committed step 3")
     place.kill_agent(node)
-    ranks.await_line("lost (the )?agent", ranks=(0, 1))
+    ranks.await_line("lost the agent", ranks=(0, 1))
     (place.folder / "on").touch()
     assert ranks.wait() == [0, 0], ranks.text()
     assert ranks.digests().items() <= undisturbed.items(), ranks.text()
@@ -76,6 +77,18 @@ def test_a_rank_killed_in_the_copy_leaves_the_step_before_it(place: Place, undis
     assert again.began_at() == [3, 3]
     assert again.digests().items() <= undisturbed.items(), again.text()
     assert place.steps() == [3, 6, 9, 12]
+
+
+def test_a_rank_killed_in_the_copy_leaves_the_step_before_it_in_memory_too(place: Place, undisturbed: Digests) -> None:
+    """Though the other node has the newer step whole already, and no store has either."""
+    argv = ("--steps", "12", "--every", "12", "--memory-every", "3")
+    ranks = place.start(*argv, "--fault", "copy@9", nodes=AB)
+    assert ranks.wait_for([1]) == [-signal.SIGKILL], ranks.text()
+    ranks.await_line("saved step 9 to memory|copied step 9|saved step 6")
+    ranks.kill_all()
+    again = place.train(*argv, nodes=AB)
+    assert again.began_at() == [6, 6], again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
 
 
 def test_a_step_that_is_in_memory_alone_comes_back_from_the_memory_of_all_nodes(
@@ -171,3 +184,34 @@ def test_one_rank_that_is_asked_to_stop_stops_all_nodes_at_one_saved_step(
     steps = {max(step for rank, step in ranks.digests() if rank == each) for each in (0, 1)}
     assert len(steps) == 1
     assert place.steps() == list(steps)
+
+
+@pytest.mark.parametrize(
+    ("lost", "then"),
+    [
+        pytest.param("b", ("a", "c"), marks=pytest.mark.slow),
+        ("a", ("c", "b")),
+        pytest.param("b", ("a",), marks=pytest.mark.slow),
+        pytest.param("b", ("a", "c", "d"), marks=pytest.mark.slow),
+    ],
+    ids=["a new node follows", "a new node commits", "one node is left", "there are more nodes than before"],
+)
+def test_a_step_that_a_lost_node_left_in_memory_is_durable_before_the_next_save(
+    place: Place, undisturbed: Digests, lost: str, then: tuple[str, ...]
+) -> None:
+    argv = ("--steps", "12", "--every", "6", "--memory-every", "3")
+    ranks = place.start(*argv, "--hold", f"10:{place.folder}/on", nodes=AB, script=str(HERE / "gated_trainer.py"))
+    ranks.await_line("^Q 3$", ranks=(0, 1))
+    ranks.await_line("committed step 6")
+    lose(place, lost, ranks)
+    again = place.start("--steps", "12", "--every", "100", "--step-s", "5", world=len(then), nodes=then)
+    again.await_line("^R 9", ranks=range(len(then)))
+    await_that(lambda: place.steps() == [6, 9], "step 9 to be durable", within_s=20)
+    again.kill_all()  # it has saved nothing itself
+    assert "in memory only" not in again.text()
+    assert [commit.parent for commit in place.commits()] == [None, place.commits()[0].slot]
+    for pid in place.agent_pids():
+        os.kill(pid, signal.SIGKILL)  # so that the disk alone has it
+    last = place.train("--steps", "12", "--every", "6", "--no-agent", world=2)
+    assert last.began_at() == [9, 9]
+    assert last.digests().items() <= undisturbed.items(), last.text()

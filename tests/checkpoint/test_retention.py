@@ -143,7 +143,7 @@ def live_above(place: Place, slot: int) -> list[int]:
 def test_an_agent_killed_in_the_middle_of_a_prune_leaves_the_rest_to_the_ranks(place: Place) -> None:
     place.start_agent({"verb": "delete", "match": "packs/*", "nth": 1, "do": "die before"})
     ranks = place.train("--steps", "12", "--every", "3", "--keep", "last=1")
-    assert [said for said in ranks.said(0) if said.startswith("lost agent")], ranks.text()
+    assert [said for said in ranks.said(0) if said.startswith("lost the agent")], ranks.text()
     assert live(place) == [12]
     assert len({path.name.partition("-")[0] for path in (place.run_dir / "packs").rglob("*.safetensors")}) <= 2
 

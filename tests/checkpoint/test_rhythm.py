@@ -115,7 +115,7 @@ def test_an_agent_that_dies_takes_saves_to_memory_with_it_and_no_others(place: P
     ranks = place.start(*more)
     ranks.await_line("^D 4 ", ranks=(0, 1))
     place.kill_agent()
-    ranks.await_line("lost agent", ranks=(0, 1))
+    ranks.await_line("lost the agent", ranks=(0, 1))
     (place.folder / "on").touch()
     assert ranks.wait() == [0, 0], ranks.text()
     assert ranks.digests().items() <= undisturbed.items()

@@ -9,13 +9,13 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from perdure.checkpoint.memory_packs import headers_digest
-from perdure.checkpoint.messages import PROTOCOL, Generation, Packed
+from perdure.checkpoint.messages import PROTOCOL, Generation, Packed, Terms
 from perdure.checkpoint.peer_messages import Deposit, PeerMessage, Reader
 from perdure.checkpoint.peer_packs import PeerPacks, serve_packs
 from perdure.checkpoint.peer_server import PeerServer
 from perdure.checkpoint.wards import Wards, give
 from perdure.clock import Deadline
-from perdure.errors import BlobCorrupt, PerdureError, StorageError, StorageFull
+from perdure.errors import BlobCorrupt, BlobMissing, PerdureError, StorageError, StorageFull, Superseded
 from perdure.layout import Layout, Piece, TensorLayout
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
@@ -50,7 +50,11 @@ def deposit(step: int, packs: list[tuple[RankIndex, memoryview]], *, epoch: int 
         Packed(number=number, nbytes=view.nbytes, index=index, headers=headers_digest(index, view))
         for number, (index, view) in enumerate(packs)
     ]
-    return Deposit(protocol=PROTOCOL, url="u", node=0, facts=facts, packs=announced)
+    many = len(announced)
+    return Deposit(
+        protocol=PROTOCOL, url="u", node=0, facts=facts, packs=announced, terms=Terms(), said=[{}] * many,
+        raw_nbytes=[0] * many,
+    )  # fmt: skip
 
 
 def make(nbytes: int) -> Segment:
@@ -136,15 +140,18 @@ def test_what_was_altered_on_its_way_is_refused_and_the_copy_before_it_stays(par
     assert [ward.facts.step for ward in partner.wards] == [3]
 
 
-def test_the_newest_copy_takes_the_place_of_the_one_before_it_under_another_id(partner: Partner) -> None:
+def test_the_newest_two_copies_are_kept_in_turn_under_ids_of_their_own(partner: Partner) -> None:
     ids = []
-    for step in (3, 6, 9):
+    for step in (3, 6, 9, 12):
         index, view = sealed(step)
         partner.give(deposit(step, [(index, view)]), [view])
-        (ward,) = partner.wards
-        assert ward.facts.step == step
-        ids.append(ward.id)
-    assert len(set(ids)) == 3
+        assert [ward.facts.step for ward in partner.wards] == [each for each in (step - 3, step) if each]
+        ids.append(max(partner.wards, key=lambda ward: ward.facts.step).id)
+        packs = partner.read(step)
+        entry = entry_of(packs)
+        assert packs.fetch(entry.start, entry.nbytes) == view[entry.start : entry.start + entry.nbytes]
+        packs.close()
+    assert len(set(ids)) == 4
     assert max(ids) < 0
     assert partner.read(3).packs == []
 
@@ -191,6 +198,30 @@ def test_copies_of_attempts_long_gone_are_given_up(partner: Partner) -> None:
         index, view = sealed(epoch)
         partner.give(deposit(epoch, [(index, view)], epoch=epoch, rank=epoch), [view])
     assert sorted(ward.facts.epoch for ward in partner.wards) == [2, 3]
+
+
+def test_a_copy_of_an_earlier_attempt_that_comes_late_replaces_no_later_one(partner: Partner) -> None:
+    """Its giver was stopped in the middle, and another node has taken its place meanwhile."""
+    late, view = sealed(1)
+    index, fresh = sealed(2)
+    partner.give(deposit(9, [(index, fresh)], epoch=2), [fresh])
+    with pytest.raises(Superseded, match="of a later attempt: this writer must stop"):
+        partner.give(deposit(12, [(late, view)], epoch=1), [view])
+    assert [ward.facts.step for ward in partner.wards] == [9]
+
+
+def test_what_is_to_become_durable_is_not_overwritten_by_later_copies(partner: Partner) -> None:
+    index, view = sealed(1)
+    partner.give(deposit(3, [(index, view)], rank=index.rank), [view])
+    (given,) = partner.wards.adopt(("s", 3), [index.rank])
+    for step in (6, 9, 12):
+        other, fresh = sealed(step)
+        partner.give(deposit(step, [(other, fresh)], rank=index.rank), [fresh])
+    assert given.view == view
+    assert partner.wards.adopt(("s", 3), [index.rank]) == [given]
+    partner.wards.let_go(("s", 3))
+    with pytest.raises(BlobMissing, match="what rank 0 saved"):
+        partner.wards.adopt(("s", 3), [index.rank])
 
 
 def test_memory_that_is_not_there_is_refused_and_named() -> None:

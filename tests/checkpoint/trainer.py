@@ -57,6 +57,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--every", type=lambda text: text if text == "auto" else int(text), default=3)
     parser.add_argument("--memory-every", type=int)
     parser.add_argument("--coding", default="raw")
+    parser.add_argument("--tiers", nargs="*", default=[])
+    parser.add_argument("--remote-every", type=int)
+    parser.add_argument("--print-remote", action="store_true", help="wait for the last save's copy, print F STEP")
     parser.add_argument("--hidden", type=int, default=HIDDEN)
     parser.add_argument("--head-dtype", default="float32")
     parser.add_argument("--extra-layer", action="store_true")
@@ -241,6 +244,8 @@ def main() -> None:
             agent=not args.no_agent,
             keep=args.keep,
             coding=args.coding,
+            tiers=args.tiers,
+            remote_every=args.remote_every,
             deadlines=Deadlines(**args.deadlines),
         )
     except CallError:
@@ -285,6 +290,9 @@ def main() -> None:
             time.sleep(max(0.0, began + args.step_s - time.monotonic()))
             if run.step >= args.steps:
                 break
+    if args.print_remote and run._last is not None:
+        run._last.reached("remote", 20.0)
+        say(f"F {run._last.step}")
     if world > 1:
         dist.barrier()
         dist.destroy_process_group()

@@ -49,3 +49,19 @@ def test_a_killed_holder_frees_it(tmp_path: Path) -> None:
         assert FileLock.try_acquire(path) is None
         process.send_signal(signal.SIGKILL)
     FileLock.acquire(path, deadline=Deadline.after(1, "the lock")).release()
+
+
+def test_a_lock_whose_file_was_removed_under_a_waiter_is_not_held_twice(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    lock = FileLock.try_acquire(path)
+    assert lock is not None
+    waiting = os.open(path, os.O_RDWR)  # somebody has opened the file that is about to go
+    lock.remove()
+    assert not path.exists()
+    again = FileLock.try_acquire(path)
+    assert again is not None
+    assert FileLock.holder(path) == os.getpid()
+    assert not os.path.samestat(os.fstat(waiting), os.fstat(again.fd))
+    assert FileLock.try_acquire(path) is None
+    os.close(waiting)
+    again.release()

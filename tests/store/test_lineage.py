@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, FormatRefused, LinkLost, PerdureError, Superseded
 from perdure.store.api import Store
+from perdure.store.branch import standing
 from perdure.store.counted import Anew
 from perdure.store.disk import Disk
 from perdure.store.faults import Crash, Delay, Fail, Faults, Rule
@@ -239,7 +240,7 @@ def test_whenever_a_newer_writer_comes_in_between_the_order_of_epochs_holds(verb
     assert epochs == sorted(epochs)
     assert all(found == run.read_slot(found.slot) for found in newer)
     if newer:
-        assert late is None
+        assert late is None or late.slot < newer[0].slot  # it was made before they came
         assert list(run.chain()) == [*reversed(newer), run.read_slot(1)]
     # The newer writer goes on in any case, from the slot that it restored, over a late commit of the old one.
     after = commit(run, 2, newer[-1].slot if newer else 1, 99)
@@ -634,3 +635,16 @@ def test_a_dead_writer_stays_dead() -> None:
         run.claim_epoch("a")
     with pytest.raises(BaseException, match="is dead"):
         run.claim_epoch("a")
+
+
+def test_a_slot_that_was_given_up_before_it_was_taken_is_no_step_and_the_next_one_is_taken() -> None:
+    """What a carry to this store leaves behind that is cut off between a tombstone and its slot."""
+    ram = Ram()
+    run = begin(ram)
+    epoch = run.claim_epoch("a")
+    first = commit(run, epoch, None, 1)
+    run.give_up_slot(2, step=7)
+    made = commit(run, epoch, 1, 2)
+    assert (made.slot, made.parent, run.head()) == (3, 1, made)
+    assert commit(run, epoch, 1, 2) == made  # asked again, as after a lost response
+    assert [each.slot for each in standing(run)] == [3, first.slot]

@@ -13,12 +13,15 @@ import queue
 import selectors
 import socket
 import threading
+import time
 import traceback
 import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from perdure.checkpoint.carrier import Arrived, Carrier, CarryOrder, reached
+from perdure.checkpoint.config import BEAT_S
 from perdure.checkpoint.council import Council
 from perdure.checkpoint.drainer import Drainer
 from perdure.checkpoint.generations import (
@@ -41,6 +44,7 @@ from perdure.checkpoint.messages import (
     PROTOCOL,
     Abandon,
     Adopt,
+    Beat,
     Begin,
     Borrow,
     Generations,
@@ -61,10 +65,11 @@ from perdure.checkpoint.messages import Generation as GenerationFacts
 from perdure.checkpoint.nodes import Nodes
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
+from perdure.process.memory import available_nbytes
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
-from perdure.store import Store
+from perdure.store import Store, open_store
 from perdure.wire import Link, accept
 
 __all__ = ["Agent"]
@@ -93,6 +98,7 @@ class Agent:
         lease_s: float,
         memory_bytes: int | None = None,
         clock: Clock = SYSTEM,
+        open_store: Callable[[str], Store] = open_store,
     ) -> None:
         self.store, self.listener, self.job, self.url, self.clock = store, listener, job, url, clock
         self.machine = Machine(lease_s=lease_s, now=clock.monotonic())
@@ -102,11 +108,14 @@ class Agent:
         self._clients: dict[int, Client] = {}
         self._asking: list[int] = []
         self._segments: dict[int, Segment] = {}
+        self._making = threading.RLock()
         self._offered: dict[int, dict[int, Segment]] = {}  # connection -> segment id -> what it was given
         self._sealed: dict[int, dict[int, int]] = {}  # generation -> local rank -> bytes of its pack
         self._pages: dict[str, Page] = {}
         self._ids = 0
         self._drainer = Drainer(store, url=url, host=self)
+        self._carrier = Carrier(store, host=self, open_store=open_store)
+        self.machine.carrying = lambda: self._carrier.busy
         self._nodes = Nodes(
             url=url,
             machine=self.machine,
@@ -117,6 +126,7 @@ class Agent:
             page=lambda: next(iter(self._pages.values()), None),
         )
         self._stop = False
+        self._next_beat = 0.0
         self._results: deque[Callable[[], list[Action]]] = deque()
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._digest_queue: queue.SimpleQueue[Generation | None] = queue.SimpleQueue()
@@ -135,6 +145,7 @@ class Agent:
                 while self._results:
                     self._act(self._results.popleft()())
                 self._answer_inquiries()
+                self._beat()
                 self._act(self._nodes.tick())
                 self._act(self.machine.tick(self.clock.monotonic()))
         finally:
@@ -144,6 +155,7 @@ class Agent:
                 link.close()
             self.listener.close()  # so that nobody takes this agent for one that serves
             self._drainer.end(within_s=_PRUNE_S)
+            self._carrier.end(within_s=0.0)
 
     def leave(self) -> None:
         """End `run` once what is complete is written; may be called by a signal handler."""
@@ -213,6 +225,16 @@ class Agent:
         done = link.flush()
         self._selector.modify(connection, selectors.EVENT_READ | (0 if done else selectors.EVENT_WRITE))
 
+    def _beat(self) -> None:
+        """Let ranks know that this process runs; not those that do not read what was sent before."""
+        now = self.clock.monotonic()
+        if now < self._next_beat:
+            return
+        self._next_beat = now + BEAT_S
+        for connection, client in list(self._clients.items()):
+            if client.local_rank is not None and not self._links[connection].wants_write:
+                self._post(connection, Beat())
+
     def _connection(self, client_id: int) -> int | None:
         return next((c for c, client in self._clients.items() if client.id == client_id), None)
 
@@ -238,7 +260,7 @@ class Agent:
                 self._lend(connection, message.generation)
                 return []
             case Adopt():
-                return self.machine.adopted(client, message)
+                return self._nodes.adopt(client, message)
             case Join():
                 return self._nodes.join(client, message)
             case Introduce():
@@ -305,7 +327,7 @@ class Agent:
     def _lend(self, connection: int, generation_id: int) -> None:
         generation = self.machine.by_id(generation_id)
         lent: list[tuple[Packed, Segment]] = []
-        if generation is not None and generation.digested:
+        if generation is not None and generation.digested and generation.staged:
             sealed = self._sealed[generation.id]
             lent = [
                 (
@@ -355,7 +377,7 @@ class Agent:
             self._act(self.machine.no_room(grant, error))
             return
         spare = grant.spare
-        if spare is not None and _available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
+        if spare is not None and self._available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
             with contextlib.suppress(PerdureError):  # made when it is needed, or refused then
                 self._provide(spare, grant.nbytes)
         given = self._offered[connection]
@@ -378,22 +400,30 @@ class Agent:
         self._segments[segment] = self._make(nbytes, str(segment))
 
     def _make(self, nbytes: int, label: str) -> Segment:
-        held = sum(each.nbytes for each in list(self._made))
-        if self._memory_bytes is not None and held + nbytes > self._memory_bytes:
-            raise StorageFull(
-                f"no memory for a checkpoint of {nbytes >> 20} MiB: the agent holds {held >> 20} MiB and may hold "
-                f"{self._memory_bytes >> 20} MiB; give more memory_bytes, or use more nodes",
-                file="memory",
-            )
-        if nbytes + _MARGIN_NBYTES > _available_nbytes():
-            raise StorageFull(
-                f"no memory for a checkpoint of {nbytes >> 20} MiB: {_available_nbytes() >> 20} MiB are available on "
-                "this node; save less often to disk alone, or use more nodes",
-                file="memory",
-            )
-        made = Segment.create(nbytes, label=f"{self.job}.{label}")
-        self._made.add(made)
-        return made
+        with self._making:
+            held = sum(each.nbytes for each in list(self._made))
+            if self._memory_bytes is not None and held + nbytes > self._memory_bytes:
+                raise StorageFull(
+                    f"no memory for a checkpoint of {nbytes >> 20} MiB: the agent holds {held >> 20} MiB and may hold "
+                    f"{self._memory_bytes >> 20} MiB; give more memory_bytes, or use more nodes",
+                    file="memory",
+                )
+            available = self._available_nbytes()
+            if nbytes + _MARGIN_NBYTES > available:
+                raise StorageFull(
+                    f"no memory for a checkpoint of {nbytes >> 20} MiB: {available >> 20} MiB are available on this "
+                    f"node, of which {_MARGIN_NBYTES >> 20} MiB stay free; give the job more memory or more nodes, or "
+                    "save without an agent",
+                    file="memory",
+                )
+            made = Segment.create(nbytes, label=f"{self.job}.{label}")
+            self._made.add(made)
+            return made
+
+    def _available_nbytes(self) -> int:
+        """Memory that can be had, less what segments will still take that are not filled for the first time yet."""
+        with self._making:
+            return available_nbytes() - sum(each.untouched_nbytes for each in list(self._made) if not each.closed)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -417,11 +447,16 @@ class Agent:
     # --- what the drainer asks of its host, on its thread ---------------------------------------------------------
 
     def packs(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
+        if not generation.staged:  # it is here for what is kept of it for others
+            return []
         sealed = self._sealed[generation.id]
         return [
             (staged.index, self._segments[generation.lanes[lane]].view[: sealed[lane]])
             for lane, staged in sorted(generation.staged.items())
         ]
+
+    def fostered(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
+        return self._nodes.fostered(generation)
 
     def council(self, generation: Generation) -> Council | None:
         return self._nodes.council(generation.by)
@@ -432,7 +467,43 @@ class Agent:
         return (council is None or council.leads) and all(each.session == generation.session for each in others)
 
     def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
-        self._report(lambda: self.machine.drained(generation, result))
+        if isinstance(result, Drained):
+            self._nodes.let_go(generation)
+        self._report(lambda: self._drained(generation, result))
+
+    def _drained(self, generation: Generation, result: Drained | PerdureError) -> list[Action]:
+        actions = self.machine.drained(generation, result)
+        council, terms = self._nodes.council(generation.by), generation.terms
+        carry = None if terms is None else terms.carry
+        if not isinstance(result, Drained) or not (council is None or council.leads):
+            return actions
+        if carry is None:
+            self._carrier.nudge()
+        else:
+            now = time.monotonic()
+            self._carrier.submit(CarryOrder(carry, generation.name, generation.step, result.slot, now))
+        return actions
+
+    def spared(self) -> frozenset[int]:
+        return self._carrier.spared()
+
+    # --- what the carrier tells, on its thread ---------------------------------------------------------------------
+
+    def carried(self, order: CarryOrder, result: Arrived | PerdureError) -> None:
+        said = reached(order, result)
+        council = self._nodes.council(order.save[0])
+        if council is not None:  # on a thread: another node may be slow
+            threading.Thread(target=council.carried, args=(order.save, said), name="carried", daemon=True).start()
+        self._report(lambda: self._nodes.tell_carried(order.save, said))
+
+    def prunes_copy(self, order: CarryOrder) -> bool:
+        return all(
+            each.session == order.save[0] for each in list(self._clients.values()) if each.local_rank is not None
+        )
+
+    def told(self, order: CarryOrder, text: str) -> None:
+        note = Notify(text=text)
+        self._report(lambda: self._nodes.tell_carried(order.save, note))
 
     def notify(self, generation: Generation, text: str) -> None:
         note = Notify(text=text)
@@ -441,12 +512,3 @@ class Agent:
     def _report(self, result: Callable[[], list[Action]]) -> None:
         self._results.append(result)
         os.eventfd_write(self._wake, 1)
-
-
-def _available_nbytes() -> int:
-    """Memory that can be had without swapping, as the kernel reckons."""
-    with open("/proc/meminfo", "rb") as file:
-        for line in file:
-            if line.startswith(b"MemAvailable:"):
-                return int(line.split()[1]) << 10
-    return 1 << 62

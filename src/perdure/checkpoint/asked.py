@@ -20,13 +20,19 @@ def checked_step(step: Any) -> int:
     return step
 
 
-def checked_tier(tier: Any) -> bool:
-    """Whether a save that is to go as far as ``tier`` is to be durable; raises `CallError` for what is no such tier."""
-    if tier not in ("memory", "disk"):
+def checked_tier(tier: Any, *, remote: bool = False) -> bool:
+    """Whether a save that is to go as far as ``tier`` is to be durable; raises `CallError` for what is no such tier.
+
+    ``remote`` says whether the run has a remote store.
+    """
+    if tier not in ("memory", "disk", "remote"):
         raise CallError(
-            f"tier is {tier!r}; a save goes to 'disk' (through memory), or to 'memory' only", tier=repr(tier)
+            f"tier is {tier!r}; a save goes to 'disk' (through memory), on to 'remote', or to 'memory' only",
+            tier=repr(tier),
         )
-    return bool(tier == "disk")
+    if tier == "remote" and not remote:
+        raise CallError('tier="remote" needs a remote store: give it as tiers=["s3://..."]', tier=tier)
+    return bool(tier != "memory")
 
 
 def checked_metric(metric: Any) -> float | None:

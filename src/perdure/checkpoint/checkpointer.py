@@ -29,6 +29,7 @@ from perdure.checkpoint.messages import Adopted, Notify, Reached
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.opened import OpenedRun
 from perdure.checkpoint.planning import Planner
+from perdure.checkpoint.remote import Remote
 from perdure.checkpoint.restoring import Restoring
 from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.staging import Stager
@@ -51,7 +52,8 @@ class Checkpointer:
     ``start_agent`` is the command that starts the node's agent; ``None`` saves without one. ``url`` names the store
     for the agent and for people. ``notes`` carries failures between ranks that save without an agent. ``keep`` says
     which steps stay once newer ones are committed; by default all do. ``budget_bytes`` bounds the memory that a restore
-    takes for reading what does not go straight into its final place. ``coding`` is "raw" or "lossless".
+    takes for reading what does not go straight into its final place. ``coding`` is "raw" or "lossless". ``remote`` is
+    the store that committed steps are carried to.
     """
 
     def __init__(
@@ -69,6 +71,7 @@ class Checkpointer:
         keep: Keep | None = None,
         budget_bytes: int = 256 << 20,
         coding: str = "raw",
+        remote: Remote | None = None,
     ) -> None:
         if not isinstance(log, Log):
             raise CallError(f"log is a {type(log).__name__}; give a perdure.events.Log, or leave it out")
@@ -88,7 +91,8 @@ class Checkpointer:
         self._link: AgentLink | None = None
         self._peers: Peers | None = None
         self._page: Page | None = None
-        self._run = OpenedRun(store, url=url, stall_s=self.deadlines.stall_s, tell=self._say_once)
+        self._remote = remote
+        self._run = OpenedRun(store, url=url, stall_s=self.deadlines.stall_s, tell=self._say_once, remote=remote)
         self._base_slot: int | None = None
         self._base_generation: int | None = None
         self._planner = Planner(
@@ -110,6 +114,7 @@ class Checkpointer:
             latest=self.latest,
             tell=self.tell,
             keep=self._keep,
+            remote=remote,
         )
         self._stager = Stager(
             flights=self._flights,
@@ -141,12 +146,13 @@ class Checkpointer:
         ``step`` is below 10^12, ``metric`` (for ``keep`` and for people) a finite number. ``tier="memory"`` saves to
         the memory of the node's agent (and, of several nodes, of a partner's) and no further: it costs no I/O, lasts
         until the next save, and ends with the agent; a restore may find it, and then it becomes durable.
+        ``tier="remote"`` asks for this very step to be carried to the remote store once it is committed.
 
         Raises `CallError` and its kinds for what cannot be saved, on every rank alike where ranks disagree.
         """
         began = time.perf_counter()
         step, metric = checked_step(step), checked_metric(metric)
-        durable = checked_tier(tier)
+        durable = checked_tier(tier, remote=self._remote is not None)
         self.engage()
         if not durable and not self.has_agent:
             return self._no_memory(step)
@@ -160,6 +166,7 @@ class Checkpointer:
             durable=durable,
         )
         flight = self._flights.add(saved)
+        flight.carry = self._flights.far.begin(saved, asked=tier == "remote", alone=not self.has_agent)
         if self._peers is None:
             why = "no other node keeps a copy of this save: there is one node only, or no agent"
             saved.note_peers(CallError(why, tier="peer"))
@@ -219,26 +226,28 @@ class Checkpointer:
             node=self._placement.node,
             peers=self._peers,
             url=self._url,
+            copies=self._run.copies(),
         )
         done = restoring.run_through(tree, step=step, slot=slot)
         if done is None:
             return None
         self._planner.forget()
-        self._base_slot, self._base_generation = done.slot, done.generation
+        self._base_slot = done.slot
+        self._base_generation = None if done.adoption is None else done.adoption.generation
         self._last = None
-        if done.generation is not None and self._link is not None and self._placement.local_rank == 0:
+        if done.adoption is not None and self._link is not None and self._placement.local_rank == 0:
             with suppress(AgentLost):  # told by the link; the step is restored all the same
                 self._link.post(done.adoption)
         self.tell(done.fact, everywhere=bool(done.fact.notes))  # what was passed over may concern one rank alone
         return done.step
 
     def steps(self) -> list[int]:
-        """The committed steps of the branch that training is on, oldest first."""
+        """The committed steps of the branch that training is on, oldest first, those of the remote store among them."""
         return self._run.steps()
 
     def latest(self) -> int | None:
         """The newest committed step, None if there is none. `restore` may find a newer one in memory."""
-        return self._run.newest()
+        return self._run.latest()
 
     def wait_for(self, *, step_after: int, timeout_s: float) -> int:
         """Wait until a step after ``step_after`` is committed (by whoever trains) and return it.
@@ -260,7 +269,7 @@ class Checkpointer:
         self._flights.settle(leaving_within_s=leaving_within_s)
         if self._last is not None and self._last.is_staged:
             self.fence()  # nobody else will say how long the last save took
-        self._flights.end()
+        self._flights.end(carry_s=self.deadlines.commit_s if leaving_within_s is None else 0.0)
         self._stager.end()
         if self._link is not None:
             self._link.close()
@@ -384,7 +393,7 @@ class Checkpointer:
         if isinstance(message, Notify):
             self.tell(Notice(text=message.text))
             return
-        if isinstance(message, Reached) and message.error is not None:
+        if isinstance(message, Reached) and message.tier == "peer" and message.error is not None:
             self._say_once(f"no other node keeps a copy of this step: {message.error['message']}")
         self._flights.hear(message)
 

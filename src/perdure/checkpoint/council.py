@@ -4,7 +4,8 @@ Theory. Each agent writes the part of its node and says so to the agent of node 
 and tells them the slot. A failure anywhere goes to node 0 and from there to all, so that nobody waits for a part that
 will not come. If a connection of the council breaks, the council is *lost*: then no agent commits any more in this
 session, the ranks of all nodes are told that they have no agent, and save by themselves, as they do when the agent of a
-single node dies.
+single node dies. Both ends of a connection give signs of life (`config.BEAT_S`); one that gives none for ``silent_s``
+is gone, whether it was stopped, hangs, or its network lets nothing through.
 
 Each connection is served by a thread of its own (`admit`, `follow`); the drain thread calls `gather` and `conclude`, or
 `report`; the agent's loop calls `broke`. Every wait has a deadline that names the nodes that are missing.
@@ -13,16 +14,21 @@ Each connection is served by a thread of its own (`admit`, `follow`); the drain 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
 from perdure.checkpoint.blame import another_save
-from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL
+from perdure.checkpoint.config import BEAT_S
+from perdure.checkpoint.messages import MAX_MESSAGE_BYTES, PROTOCOL, Reached
 from perdure.checkpoint.peer_messages import (
     Ask,
+    Beat,
     Broke,
+    Carried,
     Copied,
+    Lost,
     Made,
     Member,
     PartSaid,
@@ -34,18 +40,16 @@ from perdure.checkpoint.peer_messages import (
     StopWanted,
     Undone,
 )
+from perdure.checkpoint.stopping import Stopping
 from perdure.clock import Deadline
-from perdure.errors import AgentLost, PerdureError, ProtocolError, from_wire, to_wire
-from perdure.progress import MARGIN_STEPS
+from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, from_wire, to_wire
 from perdure.wire import Address, NodeLink, connect_node
 
 __all__ = ["Council", "CouncilHost"]
 
 _KEPT = 64  # saves whose end is remembered, for those that come late
 _SEND_S = 60.0
-_LOOK_S = 8.0  # less than ranks wait for a step to become firm
 _ASK_S = 1.0  # between questions whether what is awaited will ever come
-_FOREVER_S = 3600.0 * 24 * 365  # a council may have nothing to say; that a node is gone, the link notices (`NodeLink`)
 
 
 @dataclass(slots=True)
@@ -53,6 +57,8 @@ class _Save:
     parts: dict[int, PartSaid] = field(default_factory=dict)
     slot: int | None = None
     error: PerdureError | None = None
+    heard: bool = False
+    """whether the error is of another node, and names it"""
 
 
 class CouncilHost(Protocol):
@@ -68,6 +74,10 @@ class CouncilHost(Protocol):
 
     def copied(self, name: SaveName, error: PerdureError | None) -> None:
         """The packs of every node lie on another one too; or why they do not."""
+        ...
+
+    def carried(self, name: SaveName, said: Reached) -> None:
+        """What became of a save on its way to the store far away, by node 0's word."""
         ...
 
     def lost(self, error: AgentLost) -> None:
@@ -95,18 +105,30 @@ class Council:
         node: int,
         nodes: int,
         commit_s: float,
+        silent_s: float,
         host: CouncilHost,
     ) -> None:
-        self.session, self.secret, self.url, self.node, self.nodes, self.commit_s = (
-            session, secret, url, node, nodes, commit_s)  # fmt: skip
+        self.session, self.secret, self.url, self.node, self.nodes = session, secret, url, node, nodes
+        self.commit_s, self.silent_s = commit_s, silent_s
         self._host = host
-        self._seen: dict[int, dict[int, int]] = {}  # proposed step -> node -> the largest step there
-        self._agreeing = False
+        self._stopping = Stopping(
+            members=lambda: list(self._links),
+            send=self._send,
+            look=host.look,
+            firm=host.firm,
+            lost=lambda: self._lost,
+            label=self.label,
+        )
         self._copies: dict[SaveName, set[int]] = {}
         self.partner: Address | None = None
         """the agent that keeps copies of what this one holds"""
+        self.partner_node = -1
+        """its node"""
+        self.names: Sequence[str] = ()
+        """what people call the nodes, if that is known"""
         self._links: dict[int, NodeLink] = {}  # node -> its link; of those that follow, that of node 0
-        self._sending = threading.Lock()
+        self._sending = [threading.Lock() for _ in range(nodes)]
+        self._beating: threading.Thread | None = None
         self._changed = threading.Condition()
         self._saves: dict[SaveName, _Save] = {}
         self._lost: AgentLost | None = None
@@ -116,6 +138,15 @@ class Council:
     def leads(self) -> bool:
         """Whether this agent commits."""
         return self.node == 0
+
+    def label(self, node: int) -> str:
+        """What to call a node in a sentence."""
+        return f"node {node} ({self.names[node]})" if node < len(self.names) else f"node {node}"
+
+    @property
+    def lost(self) -> bool:
+        """Whether the council is lost, or has been left."""
+        return self._lost is not None or self._closed
 
     def close(self) -> None:
         """The agent leaves; those that are connected hear of it."""
@@ -130,7 +161,7 @@ class Council:
 
     def meet(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
         """Connect to node 0, or, as node 0, wait until all others have connected. Raises what prevents it."""
-        self.partner = addresses[partner]
+        self.partner, self.partner_node = addresses[partner], partner
         if not self.leads:
             link = connect_node(
                 addresses[0],
@@ -142,12 +173,13 @@ class Council:
             )
             link.send(Member(protocol=PROTOCOL, url=self.url, node=self.node), deadline=deadline)
             self._links[0] = link
+            self._begin_to_beat()
             threading.Thread(target=self._serve, args=(0, link), name="council", daemon=True).start()
             return
         with self._changed:
             while len(self._links) < self.nodes - 1:
                 missing = sorted(set(range(1, self.nodes)) - self._links.keys())
-                deadline.check(f"the agents of nodes {', '.join(map(str, missing))}")
+                deadline.check(f"the agents of {', '.join(map(self.label, missing))}")
                 self._changed.wait(min(0.5, deadline.left()))
 
     def admit(self, member: Member, link: NodeLink) -> None:
@@ -160,12 +192,20 @@ class Council:
                 raise ProtocolError(f"node {member.node} is a member of this session already")
             self._links[member.node] = link
             self._changed.notify_all()
+            self._begin_to_beat()
         self._serve(member.node, link)
 
     def _serve(self, node: int, link: NodeLink) -> None:
+        slice_s, silent_s = min(1.0, self.silent_s / 4), 0.0
         try:
             while True:
-                message, nbytes = link.recv(Deadline.after(_FOREVER_S, "a message of another node"))
+                if not link.readable(slice_s):  # counted in slices: this process may itself have been stopped meanwhile
+                    silent_s += slice_s
+                    if silent_s >= self.silent_s:
+                        raise LinkLost(f"it has given no sign of life for {self.silent_s:g} s: stopped, or cut off")
+                    continue
+                silent_s = 0.0
+                message, nbytes = link.recv(Deadline.after(_SEND_S, "the rest of a message of another node"))
                 if nbytes:
                     raise ProtocolError("a message of a council has no bytes behind it")
                 self._hear(node, message)
@@ -186,7 +226,7 @@ class Council:
                     self._send(node, told)
             case Broke() if self.leads:
                 theirs = from_wire(message.error)
-                self.broke(message.save, type(theirs)(f"node {node}: {theirs}", **theirs.facts), heard=True)
+                self.broke(message.save, type(theirs)(f"{self.label(node)}: {theirs}", **theirs.facts), heard=True)
             case Ask():
                 with self._changed:
                     told = self._told(message.save, self._save(message.save)) if self.leads else None
@@ -200,17 +240,21 @@ class Council:
                     self._count_copy(node, message.save, why)
                 else:
                     self._host.copied(message.save, why)
+            case Carried() if not self.leads:
+                self._host.carried(message.save, message.said)
             case StopWanted() if self.leads:
                 self.stop_wanted()
             case StopLook() if not self.leads:
                 found = self._host.look(message.proposed)
                 self._send(node, StopSeen(proposed=message.proposed, step=found))
             case StopSeen() if self.leads:
-                with self._changed:
-                    self._seen.setdefault(message.proposed, {})[node] = message.step
-                    self._changed.notify_all()
+                self._stopping.seen(node, proposed=message.proposed, step=message.step)
             case StopFirm() if not self.leads:
                 self._host.firm(message.step)
+            case Beat():
+                pass
+            case Lost() if not self.leads:
+                self._lose(node, from_wire(message.error))
             case Made():
                 self._end(message.save, slot=message.slot, error=None)
             case Undone():
@@ -225,9 +269,38 @@ class Council:
         with self._changed:
             if self._closed or self._lost is not None:
                 return
-            self._lost = AgentLost(f"the agent of node {node} is gone ({why})", node=node)
+            self._lost = AgentLost(f"the agent of {self.label(node)} is gone ({why})", node=node)
+            if isinstance(why, AgentLost):  # node 0 says which one
+                self._lost = why
+            members = [each for each in self._links if each != node] if self.leads else []
             self._changed.notify_all()
         self._host.lost(self._lost)
+        for member in members:
+            self._send(member, Lost(error=to_wire(self._lost)))
+
+    # --- signs of life -----------------------------------------------------------------------------------------------
+
+    def _begin_to_beat(self) -> None:
+        if self._beating is None:
+            self._beating = threading.Thread(target=self._beat_forever, name="beat", daemon=True)
+            self._beating.start()
+
+    def _beat_forever(self) -> None:
+        beat = Beat()
+        while not self.lost:
+            with self._changed:
+                links = list(self._links.items())
+            for node, link in links:
+                # Whoever sends just now shows life enough; and none waits for a node that does not read.
+                if self._sending[node].acquire(blocking=False):
+                    try:
+                        if link.writable():
+                            link.send(beat, deadline=Deadline.after(BEAT_S, f"node {node} to read a message"))
+                    except PerdureError:
+                        link.shutdown()
+                    finally:
+                        self._sending[node].release()
+            time.sleep(BEAT_S)
 
     # --- the node that commits ---------------------------------------------------------------------------------------
 
@@ -249,7 +322,7 @@ class Council:
                 if len(save.parts) == self.nodes - 1:
                     return [save.parts[node] for node in sorted(save.parts)]
                 missing = sorted(set(range(1, self.nodes)) - save.parts.keys())
-                deadline.check(", ".join(f"the part of node {node}" for node in missing))
+                deadline.check(", ".join(f"the part of {self.label(node)}" for node in missing))
                 if self._changed.wait(min(_ASK_S, deadline.left())):
                     missing = []  # there is news: look first
 
@@ -273,7 +346,7 @@ class Council:
                     raise save.error
                 if self._lost is not None:
                     raise self._lost
-                deadline.check("the commit of node 0")
+                deadline.check(f"the commit of {self.label(0)}")
                 self._changed.wait(min(_ASK_S, deadline.left()))
             message = Ask(save=part.save, step=part.step)
 
@@ -285,7 +358,7 @@ class Council:
             self._send(0, Broke(save=name, error=to_wire(error)))
             return
         error.facts.setdefault("final", True)  # this node commits only what has not failed
-        if self._end(name, slot=None, error=error):
+        if self._end(name, slot=None, error=error, heard=heard):
             self._tell_all(name)
             if heard:
                 self._host.broken(name, error)
@@ -296,6 +369,11 @@ class Council:
             self._count_copy(0, name, error)
         else:
             self._send(0, Copied(save=name, error=None if error is None else to_wire(error)))
+
+    def carried(self, name: SaveName, said: Reached) -> None:
+        """Node 0: tell all what became of a save on its way to the store far away."""
+        for node in list(self._links):
+            self._send(node, Carried(save=name, said=said))
 
     def _count_copy(self, node: int, name: SaveName, error: PerdureError | None) -> None:
         with self._changed:
@@ -315,56 +393,18 @@ class Council:
     # --- where all stop ----------------------------------------------------------------------------------------------
 
     def stop_wanted(self) -> None:
-        """A rank was asked to stop: agree on a step that lies ahead of all, as `perdure.progress.stop` tells.
-
-        On a thread.
-        """
+        """A rank was asked to stop: agree on a step that lies ahead of all (`stopping`), on a thread."""
         if not self.leads:
             self._send(0, StopWanted())
             return
-        with self._changed:
-            if self._agreeing:
-                return
-            self._agreeing = True
-        threading.Thread(target=self._agree, name="stop", daemon=True).start()
+        self._stopping.wanted()
 
-    def _agree(self) -> None:
-        try:
-            target = 0
-            while True:
-                steps = self._looks(target, Deadline.after(_LOOK_S, "the steps of all nodes"))
-                if target and max(steps) < target:
-                    break
-                target = max(steps) + MARGIN_STEPS
-            for node in list(self._links):
-                self._send(node, StopFirm(step=target))
-            self._host.firm(target)
-        except PerdureError:  # a node is gone, or slow: whoever still wants to stop asks again
-            self._agreeing = False
-
-    def _looks(self, proposed: int, deadline: Deadline) -> list[int]:
-        """The largest step of each node once all of them have seen ``proposed``."""
-        with self._changed:
-            self._seen.pop(proposed, None)
-            members = list(self._links)
-        for node in members:
-            self._send(node, StopLook(proposed=proposed))
-        own = self._host.look(proposed)
-        with self._changed:
-            while len(found := self._seen.get(proposed, {})) < len(members):
-                if self._lost is not None:
-                    raise self._lost
-                missing = ", ".join(f"node {node}" for node in members if node not in found)
-                deadline.check(missing)
-                self._changed.wait(min(0.5, deadline.left()))
-            return [own, *found.values()]
-
-    def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None) -> bool:
+    def _end(self, name: SaveName, *, slot: int | None, error: PerdureError | None, heard: bool = False) -> bool:
         with self._changed:
             save = self._save(name)
             first = save.slot is None and save.error is None
             if first:
-                save.slot, save.error = slot, error
+                save.slot, save.error, save.heard = slot, error, heard
             self._changed.notify_all()
             return first
 
@@ -378,7 +418,10 @@ class Council:
         if save.slot is not None:
             return Made(save=name, slot=save.slot)
         if save.error is not None:
-            return Undone(save=name, error=to_wire(save.error), final=bool(save.error.facts.get("final")))
+            error = save.error
+            if not save.heard:  # it is this node's own
+                error = type(error)(f"{self.label(self.node)}: {error}", **error.facts)
+            return Undone(save=name, error=to_wire(error), final=bool(save.error.facts.get("final")))
         return None
 
     def _tell_all(self, name: SaveName) -> None:
@@ -393,7 +436,7 @@ class Council:
         if link is None:
             return
         try:
-            with self._sending:
+            with self._sending[node]:
                 link.send(message, deadline=Deadline.after(_SEND_S, f"node {node} to read a message"))
         except PerdureError:  # half a message may be out: the thread that reads from this link hears of its end
             link.shutdown()

@@ -76,6 +76,12 @@ class WrittenPart:
     _lies_in: dict[str, Lies]
     _packs: frozenset[str]
 
+    @property
+    def written(self) -> frozenset[str]:
+        """The keys whose bytes were written for it; those of the others lay in the store already."""
+        mine = _pack_prefix(self.ref)
+        return frozenset(key for key, lies in self._lies_in.items() if lies.pack.name.startswith(mine))
+
     def stored(self, slot: int) -> Stored:
         """What is to be remembered once it is committed in ``slot``; see `perdure.checkpoint.unchanged`."""
         return remember(self._run, slot, self._entries, self._lies_in, self._packs)
@@ -266,6 +272,8 @@ def commit(run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
     """Create the slot. The parent is this epoch's last commit, else what training went on from."""
     head = run.head()
     parent = head.slot if head is not None and head.epoch == order.epoch else order.base
+    if head is not None and parent is not None and parent > head.slot:
+        parent = head.slot  # it was lost with the store, which came back from its copy
     return run.commit(
         epoch=order.epoch,
         parent=parent,
@@ -285,10 +293,15 @@ def withdraw(run: Run, ref: PartRef) -> None:
     with suppress(PerdureError):
         part = run.read_part(ref)
         run.store.delete(ref.name)
-        mine = ref.name.removeprefix("parts/").removesuffix(".jsonl")
+        mine = _pack_prefix(ref)
         for pack in part.packs:
-            if pack.name.startswith(f"packs/{mine}-"):  # not those that it refers to
+            if pack.name.startswith(mine):  # not those that it refers to
                 run.store.delete(pack.name)
+
+
+def _pack_prefix(ref: PartRef) -> str:
+    """How the names of the packs begin that were written for a part."""
+    return f"packs/{ref.name.removeprefix('parts/').removesuffix('.jsonl')}-"
 
 
 def find_commit(run: Run, order: Order, *, after: int | None) -> Commit | None:

@@ -10,6 +10,7 @@ import queue
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol
 
 from perdure.checkpoint import drain as draining
@@ -17,6 +18,7 @@ from perdure.checkpoint.blame import disagreement
 from perdure.checkpoint.coded_packs import Base
 from perdure.checkpoint.council import Council
 from perdure.checkpoint.memory_packs import verify
+from perdure.checkpoint.messages import Terms
 from perdure.checkpoint.peer_messages import PartSaid
 from perdure.checkpoint.policy import Policy
 from perdure.checkpoint.unchanged import Stored, recall
@@ -39,6 +41,10 @@ class Host(Protocol):
         """The sealed packs of a generation."""
         ...
 
+    def fostered(self, generation: Generation) -> Sequence[tuple[RankIndex, memoryview]]:
+        """The sealed packs that are to be made durable with it for nodes that are gone."""
+        ...
+
     def council(self, generation: Generation) -> Council | None:
         """The nodes that make it durable together; None if this node does so alone."""
         ...
@@ -49,6 +55,10 @@ class Host(Protocol):
 
     def drained(self, generation: Generation, result: Drained | PerdureError) -> None:
         """A drain has ended."""
+        ...
+
+    def spared(self) -> frozenset[int]:
+        """Slots that no rule gives up yet."""
         ...
 
     def notify(self, generation: Generation, text: str) -> None:
@@ -104,7 +114,7 @@ class Drainer:
             self._ended_s = time.monotonic()
             self._host.drained(generation, result)
             trim_heap()  # of the frames of this step
-            if not isinstance(result, PerdureError) and generation.lead.keep:
+            if not isinstance(result, PerdureError) and generation.terms is not None and generation.terms.keep:
                 self._retain(generation)
 
     def _drain(self, action: Drain, seq: int) -> tuple[int, int, int]:
@@ -114,9 +124,15 @@ class Drainer:
             return self._drain_together(action, seq, council)
         run, order = self._begin(action, seq)
         part = self._write(run, order, action, "node0")
+        assert part is not None
+        try:
+            self._compare(generation, part)
+        except PerdureError:
+            draining.withdraw(run, part.ref)
+            raise
         made = draining.commit(run, order, [part.ref])
         self._remember(generation, part, made.slot)
-        return made.slot, _raw_nbytes(generation), part.nbytes
+        return made.slot, generation.raw_nbytes, part.nbytes
 
     def _drain_together(self, action: Drain, seq: int, council: Council) -> tuple[int, int, int]:
         """Write this node's part; then gather and commit, or wait for the commit."""
@@ -124,15 +140,20 @@ class Drainer:
         try:
             run, order = self._begin(action, seq)
             part = self._write(run, order, action, f"node{council.node}")
+            if part is not None:
+                self._compare(generation, part)
             mine = PartSaid(
                 save=generation.name,
                 step=generation.step,
-                ref=part.ref,
-                said=tuple((each.index.rank, each.said) for _, each in sorted(generation.staged.items())),
-                raw_nbytes=_raw_nbytes(generation),
-                stored_nbytes=part.nbytes,
+                ref=None if part is None else part.ref,
+                said=generation.said,
+                raw_nbytes=generation.raw_nbytes,
+                stored_nbytes=0 if part is None else part.nbytes,
+                terms=generation.terms if generation.by != generation.session else None,
             )
             parts = [mine, *self._gathered(order, council, mine)] if council.leads else []
+            if generation.terms is None and council.leads:
+                order = _with_terms(order, next(each.terms for each in parts if each.terms is not None))
         except Exception as error:  # no commit was tried: what was written for it is of no use
             known = from_wire(to_wire(error))
             known.facts["final"] = True
@@ -146,7 +167,7 @@ class Drainer:
         if not council.leads:
             return self._follow(run, council, generation, part, mine)
         try:
-            made = draining.commit(run, order, [each.ref for each in parts])
+            made = draining.commit(run, order, [each.ref for each in parts if each.ref is not None])
         except PerdureError as error:  # it may have been made all the same
             council.conclude(generation.name, error=error)
             raise
@@ -164,20 +185,25 @@ class Drainer:
         return parts
 
     def _follow(
-        self, run: Run, council: Council, generation: Generation, part: draining.WrittenPart, mine: PartSaid
+        self,
+        run: Run,
+        council: Council,
+        generation: Generation,
+        part: draining.WrittenPart | None,
+        mine: PartSaid,
     ) -> tuple[int, int, int]:
         deadline = Deadline.after(council.commit_s, f"step {mine.step} to be committed by node 0")
         try:
             slot = council.report(mine, deadline)
         except PerdureError as error:
-            if error.facts.get("final"):
+            if error.facts.get("final") and part is not None:
                 draining.withdraw(run, part.ref)
             raise
         self._remember(generation, part, slot)
         return slot, mine.raw_nbytes, mine.stored_nbytes
 
     def _begin(self, action: Drain, seq: int) -> tuple[Run, draining.Order]:
-        generation, lead = action.generation, action.generation.lead
+        generation, terms = action.generation, action.generation.terms
         run = Run.open(self._store, create=not generation.run)
         if generation.run and run.marker.run != generation.run:
             raise Superseded(
@@ -191,21 +217,17 @@ class Drainer:
             step=generation.step,
             seq=seq,
             base=action.base,
-            meta=lead.meta,
-            metric=lead.metric,
-            pinned=lead.pinned,
             session=generation.session,
             save=generation.seq,
             claim=generation.claim,
-            coding=lead.coding,
         )
-        return run, order
+        return run, order if terms is None else _with_terms(order, terms)
 
-    def _write(self, run: Run, order: draining.Order, action: Drain, writer: str) -> draining.WrittenPart:
-        generation = action.generation
-        packs = self._host.packs(generation)
-        if generation.by != generation.session:  # adopted: ranks may have taken what is bad here from elsewhere
-            verify(packs, file=f"the memory of step {generation.step}")
+    def _write(self, run: Run, order: draining.Order, action: Drain, writer: str) -> draining.WrittenPart | None:
+        """This node's part of a generation, None if it holds nothing of it."""
+        packs = self._packs(action.generation)
+        if not packs:
+            return None
         base = None
         if action.on is not None and self._base is not None and self._base[0] == action.on.id and order.coding != "raw":
             segments = self._host.packs(action.on)
@@ -215,12 +237,26 @@ class Drainer:
             run, order, writer=writer, packs=packs, stored=self._stored, base=base, policy=self._policy
         )
 
-    def _remember(self, generation: Generation, part: draining.WrittenPart, slot: int) -> None:
+    def _packs(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
+        return [*self._host.packs(generation), *self._host.fostered(generation)]
+
+    def _compare(self, generation: Generation, part: draining.WrittenPart) -> None:
+        """See that what was written is what was sealed: memory may have rotted since.
+
+        Once more after the bytes were read to be written, so that no moment is left out. Of an adopted step everything
+        is compared, because ranks may have taken from elsewhere what is bad here.
+        """
+        only = part.written if generation.by == generation.session else None
+        verify(self._packs(generation), file=f"the memory of step {generation.step}", only=only)
+
+    def _remember(self, generation: Generation, part: draining.WrittenPart | None, slot: int) -> None:
         """What has become durable: so that the next save refers to it, or is made on it."""
-        self._stored = part.stored(slot)
-        if generation.lead.coding == "raw":
+        if part is None:
             return
-        self._policy.ended(part.nbytes, _raw_nbytes(generation), delta=part.delta)
+        self._stored = part.stored(slot)
+        if not generation.staged or generation.lead.coding == "raw":
+            return
+        self._policy.ended(part.nbytes, generation.raw_nbytes, delta=part.delta)
         if not part.delta:
             self._base = generation.id, self._stored
 
@@ -229,15 +265,23 @@ class Drainer:
 
         Not while another session is here: it may be about to go on from any step. Its own first commit comes soon.
         """
-        if not self._host.may_prune(generation):
+        if generation.terms is None or not self._host.may_prune(generation):
             return
         try:
-            told = self._retention.keep(Run.open(self._store, create=False), parse(generation.lead.keep))
+            run = Run.open(self._store, create=False)
+            told = self._retention.keep(run, parse(generation.terms.keep), spared=self._host.spared())
         except Exception as error:  # a bug too
             told = f"older steps could not be pruned ({error}); the next save tries again"
         if told is not None:
             self._host.notify(generation, told)
 
 
-def _raw_nbytes(generation: Generation) -> int:
-    return sum(staged.raw_nbytes for staged in generation.staged.values())
+def _with_terms(order: draining.Order, terms: Terms) -> draining.Order:
+    return replace(
+        order,
+        meta=terms.meta,
+        metric=terms.metric,
+        pinned=terms.pinned,
+        coding=terms.coding,
+        claim=order.claim or terms.claim,
+    )

@@ -14,10 +14,12 @@ from typing import Protocol
 
 from perdure.checkpoint.background import Worker
 from perdure.checkpoint.drain import Order
+from perdure.checkpoint.far_flights import FarFlights
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.messages import Abandon, Committed, Complete, Failed, Reached
+from perdure.checkpoint.messages import Abandon, Carry, Committed, Complete, Failed, Reached
 from perdure.checkpoint.notes import FailureNotes
 from perdure.checkpoint.policy import Policy
+from perdure.checkpoint.remote import Remote
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.checkpoint.solo import SoloSave, drain_alone
 from perdure.checkpoint.unchanged import Stored
@@ -49,6 +51,7 @@ class Flight:
     saved: Saved
     order: Order | None = None
     solo: SoloSave | None = None
+    carry: Carry | None = None
     alone: bool = False
     draining: bool = False
 
@@ -66,7 +69,9 @@ class Flights:
         latest: Callable[[], int | None],
         tell: Tell,
         keep: Sequence[Rule] = (),
+        remote: Remote | None = None,
     ) -> None:
+        self.far = FarFlights(remote, rank=rank, run=run, tell=tell)
         self._rank, self._world, self._commit_s = rank, world, commit_s
         self._run, self._latest, self._tell = run, latest, tell
         self._link: AgentLink | None = None
@@ -86,8 +91,12 @@ class Flights:
         self._link, self._failures = link, failures
         self._drainer = Worker("perdure-drain")
 
-    def end(self) -> None:
-        """No save begins any more: let the drainer end after what it has to do."""
+    def end(self, *, carry_s: float = 0.0) -> None:
+        """No save begins any more: let the drainer end after what it has to do.
+
+        What this rank carries by itself is waited for ``carry_s`` seconds at most.
+        """
+        self.far.end(within_s=carry_s)
         if self._drainer is not None:
             prunes = self._keep and self._rank == 0 and not self.under_way
             self._drainer.end(within_s=_PRUNE_S if prunes else 0.0)
@@ -156,6 +165,9 @@ class Flights:
 
     def hear(self, message: Complete | Committed | Failed | Reached) -> None:
         """The agent's word, on the link's thread."""
+        if isinstance(message, Reached) and message.tier == "remote":  # long after it was committed
+            self.far.hear(message)
+            return
         flight = self._flights.get(message.seq)
         if flight is None:  # this rank has not come to it; it will be told again
             return
@@ -173,6 +185,7 @@ class Flights:
     def agent_lost(self, error: AgentLost) -> None:
         """On the link's thread: say so, and finish what was under way."""
         self._tell(AgentLostFact(reason=str(error), pid=error.facts.get("pid")), everywhere=True)
+        self.far.agent_lost(error)
         for flight in list(self._flights.values()):
             flight.saved.note_no_peers(error)
             if not flight.saved.durable:
@@ -220,8 +233,10 @@ class Flights:
         )
         self._stored = stored
         self._committed(flight.saved, outcome)
+        if self._rank == 0:
+            self.far.committed(flight.saved, flight.carry, outcome.slot)
         if self._keep and self._rank == 0:
-            told = self._retention.keep(self._run(), self._keep)
+            told = self._retention.keep(self._run(), self._keep, spared=self.far.spared())
             if told is not None:
                 self._tell(Notice(text=told))
 

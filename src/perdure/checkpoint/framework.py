@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Set
 from typing import Any, Protocol
 
 from perdure.checkpoint.copying import Copier
@@ -15,6 +15,11 @@ __all__ = ["Framework", "Target"]
 
 class Target(Protocol):
     """Where a restore writes; made by `Framework.prepare`."""
+
+    @property
+    def apart(self) -> Set[str]:
+        """Names that other ranks need not hold: of stages, of flat slices. If there are any, others hold others."""
+        ...
 
     def items(self, catalog: Catalog, *, rank: int, world: int) -> tuple[TensorItem, ...]:
         """The tensors to fill."""

@@ -9,7 +9,9 @@ Theory. A *generation* is one save of all ranks of the node. It lives in segment
 A save that is to stay in memory ends in HELD once it is digested; it is drained only if a new session goes on from it.
 
 The newest complete generation is always kept: it is what a restarted rank comes back from. So a rank may fill a
-segment only if no kept generation lies in it; the others wait (back-pressure). A generation that is not complete
+segment only if no kept generation lies in it; the others wait (back-pressure). One before it that lies in memory alone
+stays until its segment is wanted, which is when all ranks of all nodes have staged the newest: until then a rank that
+dies while it copies would leave neither. A generation that is not complete
 within the time its ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held.
 
 A rank has two segments, and a third one while a *base* is kept: the durable generation that deltas are made on. The
@@ -27,7 +29,7 @@ agent exits.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,6 +44,7 @@ from perdure.checkpoint.vocabulary import (
     Drain,
     Drained,
     Exit,
+    Fostered,
     Generation,
     Grant,
     Phase,
@@ -86,6 +89,7 @@ class Machine:
         self._waiting: list[_Waiting] = []
         self._queue: list[Generation] = []
         self._draining: Generation | None = None
+        self._draining_by = ""  # the session for which it is written
         self._idle_since: float | None = now
         self._released = False
         self._slots: dict[int, int | None] = {}  # generation -> its slot, else the one that it would have followed
@@ -96,6 +100,8 @@ class Machine:
         self.partnered: set[str] = set()
         """sessions whose generations are copied to another node"""
         self._leaving = False
+        self.carrying: Callable[[], bool] = lambda: False
+        """whether a step is on its way to a store far away, for which the agent stays"""
         self.base: Generation | None = None
         """what deltas are made on"""
         self._base_is_read = False
@@ -226,13 +232,15 @@ class Machine:
             self._queue.remove(generation)
             generation.phase = Phase.UNDRAINED
 
-    def asked(self, session: str, seq: int, step: int) -> list[Action]:
-        """Another node waits for this node's part of a save: say so if it will never come."""
+    def asked(self, session: str, seq: int, step: int, *, by: str) -> list[Action]:
+        """Another node waits for this node's part of a save, for session ``by``: say so if it will never come."""
         if self._find(session, seq) is not None:
             return []
         known = self._failed.get((session, seq))
         if known is not None:
             return [Broken(session, seq, from_wire(known))]
+        if by != session and any(client.session == by for client in self.clients.values()):
+            return []  # its rank that went on from it has not said so yet
         if session in self._departed:
             return [Broken(session, seq, left_early(step, self._departed[session]))]
         if not any(client.session == session for client in self.clients.values()):
@@ -270,11 +278,15 @@ class Machine:
         self._base_is_read = False
         if self._base_must_go:
             self.base, self._base_must_go = None, False
+        if isinstance(result, AgentLost) and generation.adopter is not None and generation.by != self._draining_by:
+            generation.phase = Phase.COMPLETE  # a session went on from it while another still tried: now it is its turn
+            self._queue.insert(0, generation)
+            return self._settle()
         actions: list[Action] = []
         failure: dict[str, Any] | None = None
         if isinstance(result, PerdureError):
             generation.phase = Phase.UNDRAINED
-            self._slots[generation.id] = self._newest.get(generation.session, self._base(generation.lead))
+            self._slots[generation.id] = self._newest.get(generation.session, self._base(generation))
             failure = to_wire(result)
             message: Any = None if isinstance(result, AgentLost) else Failed(seq=generation.seq, error=failure)
         else:
@@ -302,12 +314,21 @@ class Machine:
                 actions.append(Tell(client, adopted))
         return actions + self._settle()
 
-    def adopted(self, client: Client, adopt: Adopt) -> list[Action]:
-        """A new session goes on from a generation: make it durable, again if that had failed."""
+    def adopted(self, client: Client, adopt: Adopt, fostered: Fostered | None = None) -> list[Action]:
+        """A new session goes on from a generation: make it durable, again if that had failed.
+
+        With it what is ``fostered`` for nodes that are gone, and then also where this one saved nothing itself.
+        """
         generation = self.by_id(adopt.generation)
+        if generation is None and fostered is not None:
+            generation = Generation(
+                adopt.generation, adopt.session, adopt.seq, adopt.step, client.world, 0, "", phase=Phase.HELD
+            )
+            generation.digested, generation.run = True, client.run
+            self.generations.append(generation)
         if generation is None or not generation.whole:
-            error = to_wire(ProtocolError(f"generation {adopt.generation} is not in memory"))
-            return [Tell(client.id, Adopted(generation=adopt.generation, slot=None, error=error))]
+            return self.not_adopted(client, adopt, ProtocolError(f"generation {adopt.generation} is not in memory"))
+        generation.fostered = fostered
         if generation.phase is Phase.DURABLE:
             return [Tell(client.id, Adopted(generation=generation.id, slot=generation.slot, error=None))]
         generation.adopter, generation.by = client.id, client.session
@@ -315,6 +336,15 @@ class Machine:
             generation.phase = Phase.COMPLETE
             self._queue.append(generation)
         return self._settle()
+
+    def not_adopted(self, client: Client, adopt: Adopt, error: PerdureError) -> list[Action]:
+        """What a new session goes on from is not here any more: no node of it need wait for this one."""
+        told = to_wire(error)
+        actions: list[Action] = [Tell(client.id, Adopted(generation=adopt.generation, slot=None, error=told))]
+        if not adopt.session:
+            return actions
+        self._failed.setdefault((adopt.session, adopt.seq), told)
+        return [*actions, Broken(client.session, adopt.seq, error, of=adopt.session)]
 
     def no_room(self, grant: Grant, error: PerdureError) -> list[Action]:
         """There is no memory for a segment: do without the base, once nobody reads it, else the save fails."""
@@ -360,7 +390,7 @@ class Machine:
             return []
         if self._leaving:
             return [Exit()]
-        if self.clients or self._idle_since is None:
+        if self.clients or self._idle_since is None or self.carrying():
             return []
         over = self._released or now - self._idle_since >= self.lease_s
         return [Exit()] if over else []
@@ -374,7 +404,7 @@ class Machine:
 
     def restorable(self) -> list[Generation]:
         """Complete, digested generations still in memory, newest first."""
-        return [g for g in reversed(self.generations) if g.whole and g.digested]
+        return [g for g in reversed(self.generations) if g.whole and g.digested and g.staged]
 
     def undigested(self) -> bool:
         """Whether a complete generation has no digests yet; `restorable` is worth asking again soon."""
@@ -388,7 +418,7 @@ class Machine:
 
     def drains_for(self, session: str) -> bool:
         """Whether a generation of ``session``'s is being written just now."""
-        return self._draining is not None and self._draining.by == session
+        return self._draining is not None and self._draining_by == session
 
     def by_id(self, generation_id: int) -> Generation | None:
         """The generation of that id, if it is still there."""
@@ -423,21 +453,29 @@ class Machine:
     def _settle(self) -> list[Action]:
         """Drop what need not be kept, start the next drain, grant what waits."""
         actions: list[Action] = []
-        newest = next((g for g in reversed(self.generations) if g.whole and g.digested), None)  # and so of use
+        older: list[Generation] = []  # that may go, oldest first
+        newest = next(iter(self.restorable()), None)  # and so of use
+        last = next((g for g in reversed(self.generations) if g.whole and g.digested), None)  # for `_adopt_again`
         for generation in list(self.generations):
-            kept = generation is newest or generation is self.base or generation.adopter is not None
+            kept = any(generation is each for each in (newest, last, self.base)) or generation.adopter is not None
             if generation.at_rest and not kept:
-                self.generations.remove(generation)
+                if generation.phase is Phase.DURABLE or not generation.staged:
+                    self.generations.remove(generation)
+                else:
+                    older.append(generation)
         if self._draining is None and self._queue and self._queue[0].digested:
             generation = self._queue.pop(0)
             generation.phase = Phase.DRAINING
-            self._draining = generation
+            self._draining, self._draining_by = generation, generation.by
             on = None if self._base_must_go else self.base
             self._base_is_read = on is not None
             actions.append(Drain(generation, self.base_of(generation), on))
         for waiting in list(self._waiting) if not self._base_must_go else ():
             begun = self._find(waiting.client.session, waiting.begin.seq)
             segment = self._free_segment(waiting.client)
+            while segment is None and older:
+                self.generations.remove(older.pop(0))
+                segment = self._free_segment(waiting.client)
             if begun is None or segment is None:
                 continue
             self._waiting.remove(waiting)
@@ -470,7 +508,7 @@ class Machine:
 
     def base_of(self, generation: Generation) -> int | None:
         """The slot that ``generation`` follows if its epoch has no commit yet, as far as it is known."""
-        base = self._base(generation.lead)
+        base = self._base(generation)
         return base if generation.new_epoch is None else self._newest.get(generation.session, base)
 
     def _adopt_again(self, heir: Generation) -> None:
@@ -482,8 +520,11 @@ class Machine:
             base.by = heir.session
             self._queue.insert(self._queue.index(heir), base)
 
-    def _base(self, lead: Staged) -> int | None:
-        """The slot that the session of ``lead`` went on from."""
+    def _base(self, generation: Generation) -> int | None:
+        """The slot that the session of ``generation`` went on from."""
+        if not generation.staged:
+            return None if generation.fostered is None else generation.fostered.base
+        lead = generation.lead
         return lead.base_slot if lead.base_generation is None else self._slots.get(lead.base_generation)
 
     def _free_segment(self, client: Client) -> int | None:

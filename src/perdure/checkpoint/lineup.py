@@ -20,13 +20,15 @@ __all__ = ["Candidate", "RankView", "SlotFacts", "holders_of", "line_up"]
 
 
 class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A commit on the current branch; of how many ``parts``."""
+    """A commit on the current branch, where it stands (in the store that commits, in its copy far away), its parts."""
 
     slot: int
     step: int
     epoch: int
     session: str
     seq: int
+    home: bool = True
+    remote: bool = False
     parts: int = 0
 
 
@@ -69,14 +71,10 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     held = _held(views)
     everywhere = {name: each for name, each in facts.items() if len(held.get(name, ())) == each.world}
     committed = {(commit.session, commit.seq) for commit in chain}
-    by_slot = {
-        each.slot: name
-        for view in views
-        for each in view.generations
-        if each.slot is not None and (name := (each.session, each.seq)) in everywhere
-    }
-    durable = {(each.session, each.seq) for view in views for each in view.generations if each.slot is not None}
     head = chain[0] if chain else None
+    top = head.slot if head is not None else 0
+    # Slots above the newest commit were lost with their store, which came back from an older copy: memory is newer.
+    durable = {(each.session, each.seq) for view in views for each in view.generations if 0 < (each.slot or 0) <= top}
     found: list[Candidate] = []
     uncommitted = [
         (generation.epoch, generation.seq, generation.step, name)
@@ -88,8 +86,9 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
     for _, _, step, (session, seq) in sorted(uncommitted, reverse=True):
         found.append(Candidate(step, None, session, seq))
     for commit in chain:
+        # By the name of the save, never by the slot: a store that was lost and came back may use a slot once more.
         name = (commit.session, commit.seq)
-        memory_session, memory_seq = by_slot.get(commit.slot, name if name in everywhere else (None, None))
+        memory_session, memory_seq = name if name in everywhere else (None, None)
         found.append(Candidate(commit.step, commit.slot, memory_session, memory_seq, commit.parts))
     return found
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from perdure.checkpoint.messages import (
     MAX_MESSAGE_BYTES,
+    Beat,
     Borrow,
     Disband,
     Failed,
@@ -39,6 +40,7 @@ from perdure.clock import Deadline
 from perdure.codec.digest import digest
 from perdure.errors import AgentLost, DeadlineExceeded, LinkLost, StorageError, from_wire
 from perdure.process.environ import without_mark
+from perdure.process.handle import Handle
 from perdure.process.runtime_dir import runtime_dir
 from perdure.progress import Page
 from perdure.shm import Segment
@@ -47,6 +49,8 @@ from perdure.wire import Address, Link, connect
 __all__ = ["AgentLink", "Loan", "socket_path", "socket_prefix"]
 
 _LOOK_S = 0.5
+_TOLD_BYTES = 1000
+_END_S = 5.0  # that a process may take to go after it was killed
 _FIRST_S = 3.0  # that the other ranks let local rank 0 have, so that a node does not start an agent for each of them
 _started: list[subprocess.Popen[bytes]] = []  # it outlives this process; kept so that nobody waits for it
 Received = tuple[Any, tuple[int, ...]]
@@ -83,10 +87,13 @@ class AgentLink:
         self,
         link: Link,
         *,
+        silent_s: float,
         on_message: Callable[[Any], None],
         on_lost: Callable[[AgentLost], None],
     ) -> None:
         self._link = link
+        self._silent_s = silent_s
+        self._process = Handle(link.peer_pid)
         self._on_message = on_message
         self._on_lost = on_lost
         self._sending = threading.Lock()
@@ -107,15 +114,17 @@ class AgentLink:
         *,
         start: Sequence[str] | None,
         deadline: Deadline,
+        silent_s: float,
         on_message: Callable[[Any], None],
         on_lost: Callable[[AgentLost], None],
     ) -> AgentLink:
         """Connect to the agent of ``hello.job`` and ``hello.url``; run the command ``start`` if nobody listens.
 
-        An agent whose lease ends just now is waited out: the next one is met. Raises `AgentLost` if none can be.
+        An agent whose lease ends just now is waited out: the next one is met. One that is stopped (by a signal) is
+        ended after ``silent_s`` without an answer. Raises `AgentLost` if none can be met.
         """
-        link, welcome, page = _meet(hello, start=start, deadline=deadline)
-        self = cls(link, on_message=on_message, on_lost=on_lost)
+        link, welcome, page = _meet(hello, start=start, deadline=deadline, silent_s=silent_s)
+        self = cls(link, silent_s=silent_s, on_message=on_message, on_lost=on_lost)
         self.agent_pid = welcome.pid
         if welcome.page:
             self.page = Page.attach(page[0])
@@ -173,10 +182,11 @@ class AgentLink:
             raise from_wire(reply.error)
         return int(reply.port)
 
-    def introduce(self, addresses: Sequence[Address], partner: int, deadline: Deadline) -> None:
+    def introduce(self, addresses: Sequence[Address], names: Sequence[str], partner: int, deadline: Deadline) -> None:
         """Let the agent meet those of the other nodes; ``partner`` is to keep copies. Raises what prevents it."""
         future: Future[Received] = self._expect("introduced", 0)
-        self._send(Introduce(addresses=list(addresses), partner=partner, within_s=deadline.left()))
+        within_s = deadline.left()
+        self._send(Introduce(addresses=list(addresses), names=list(names), partner=partner, within_s=within_s))
         reply, _ = self._result(future, deadline)
         if reply.error is not None:
             raise from_wire(reply.error)
@@ -216,16 +226,23 @@ class AgentLink:
             if self._error is None and isinstance(error, AgentLost):  # that of another node: none commits any more
                 self._error = error
             elif self._error is None:
-                self._error = AgentLost(f"the node's agent (pid {self.agent_pid}) is gone: {error}", pid=self.agent_pid)
+                self._error = AgentLost(
+                    f"the node's agent (pid {self.agent_pid}) is gone ({error})", pid=self.agent_pid
+                )
             return self._error
 
     def _read_forever(self) -> None:
+        slice_s, silent_s = min(1.0, self._silent_s / 4), 0.0
         try:
             while True:
                 try:
-                    message, fds = self._link.recv(Deadline.after(3600.0, "a message of the agent"))
-                except DeadlineExceeded:  # an agent may have nothing to say for hours; its death ends the wait at once
+                    message, fds = self._link.recv(Deadline.after(slice_s, "a message of the agent"))
+                except DeadlineExceeded:  # counted in slices: this process may itself have been stopped meanwhile
+                    silent_s += slice_s
+                    if silent_s >= self._silent_s:
+                        raise self._silent() from None
                     continue
+                silent_s = 0.0
                 self._deliver(message, fds)
         except Exception as error:  # whatever it is, nobody listens from here on: whoever waits must hear of it
             lost = self._gone(error)
@@ -239,8 +256,18 @@ class AgentLink:
             if not self._closing:
                 self._on_lost(lost)
 
+    def _silent(self) -> AgentLost:
+        """The agent gives no sign of life: end it, so that it commits nothing when it is awake again."""
+        pid = self.agent_pid
+        why = f"the node's agent (pid {pid}) has given no sign of life for {self._silent_s:g} s"
+        if self._process.end(within_s=_END_S):
+            return AgentLost(f"{why}: it was stopped, or hung, and has been ended", pid=pid)
+        return AgentLost(f"{why} and could not be ended; see what holds it, and kill it", pid=pid)
+
     def _deliver(self, message: Any, fds: tuple[int, ...]) -> None:
         match message:
+            case Beat():
+                pass
             case Granted():
                 for segment, fd in zip(message.offered, fds, strict=True):  # also if nobody waits any more
                     self.segments[segment] = Segment.attach(fd, writable=True)  # an old one lives while it is used
@@ -278,7 +305,9 @@ class AgentLink:
             future.set_result(value)
 
 
-def _meet(hello: Hello, *, start: Sequence[str] | None, deadline: Deadline) -> tuple[Link, Welcome, tuple[int, ...]]:
+def _meet(
+    hello: Hello, *, start: Sequence[str] | None, deadline: Deadline, silent_s: float
+) -> tuple[Link, Welcome, tuple[int, ...]]:
     path = socket_path(job=hello.job, url=hello.url)
     agent: subprocess.Popen[bytes] | None = None
     first = Deadline.after(0.0 if hello.local_rank == 0 else _FIRST_S, "the agent that local rank 0 starts")
@@ -288,7 +317,7 @@ def _meet(hello: Hello, *, start: Sequence[str] | None, deadline: Deadline) -> t
         try:
             link = connect(path, deadline=look, type=Message, max_body_bytes=MAX_MESSAGE_BYTES)
             link.send(hello, deadline=deadline)
-            welcome, fds = link.recv(deadline)
+            welcome, fds = _welcome(link, deadline, silent_s)
             return link, welcome, fds
         except (LinkLost, DeadlineExceeded) as error:
             if link is not None:  # it was leaving, or it serves another release
@@ -296,11 +325,37 @@ def _meet(hello: Hello, *, start: Sequence[str] | None, deadline: Deadline) -> t
                 time.sleep(_LOOK_S)
             code = None if agent is None else agent.poll()
             if start is None or deadline.passed() or code:
-                ended = f"; it ended with code {code}" if code else ""
                 log = path.with_suffix(".log")
-                raise AgentLost(f"the node's agent does not answer ({error}{ended}); its log is {log}") from error
+                why = f"the node's agent does not answer ({error})"
+                if code:
+                    why = f"the node's agent ended at once with code {code} ({_last_line(log) or 'it said nothing'})"
+                raise AgentLost(f"{why}; its log is {log}") from error
             if link is None and first.passed() and (agent is None or code is not None):
                 agent = _start_agent(start, path)  # the last one, if any, gave way to one that was leaving
+
+
+def _welcome(link: Link, deadline: Deadline, silent_s: float) -> tuple[Welcome, tuple[int, ...]]:
+    """The agent's answer; an agent that is stopped answers nobody, and is ended so that another can be started."""
+    process = Handle(link.peer_pid)
+    while True:
+        try:
+            return link.recv(Deadline.after(min(silent_s, deadline.left()), deadline.what))
+        except DeadlineExceeded:
+            if process.stopped() and process.end(within_s=_END_S):
+                raise LinkLost(f"it was stopped (pid {process.pid}), and has been ended") from None
+            if deadline.passed():
+                raise
+
+
+def _last_line(log: Path) -> str:
+    """The last thing that a log says, for people."""
+    try:
+        with open(log, "rb") as file:
+            file.seek(max(0, os.fstat(file.fileno()).st_size - _TOLD_BYTES))
+            lines = file.read().decode("utf-8", "replace").split("\n")
+    except OSError:
+        return ""
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
 
 
 def _start_agent(command: Sequence[str], path: Path) -> subprocess.Popen[bytes]:

@@ -7,6 +7,7 @@ whole. Without an agent the ranks of the node still share a progress page, for t
 from __future__ import annotations
 
 import os
+import platform
 import secrets
 import uuid
 from collections.abc import Callable, Sequence
@@ -72,7 +73,11 @@ class Meeting:
     def hold(self) -> Met:
         """Meet; every rank calls it. Raises alike on every rank."""
         run: Run | None = None
-        proposal: dict[str, Any] = {"node": self.placement.node_id, "domain": self.placement.failure_domain}
+        proposal: dict[str, Any] = {
+            "node": self.placement.node_id,
+            "name": self.placement.node_name or platform.node(),
+            "domain": self.placement.failure_domain,
+        }
         if self.fabric.rank == 0:
             try:
                 run = self.open_run()
@@ -96,7 +101,8 @@ class Meeting:
                 if any(domains[node] == domains[each] for node, each in enumerate(every)):
                     text = "copies of some nodes stay in their own failure domain (PERDURE_DOMAIN): no other has room"
                     self.tell(Notice(text=text))
-                link, addresses = self._meet_nodes(place, link, len(nodes), said["secret"], partner)
+                names = [told[ranks[0]]["name"] for ranks in nodes]
+                link, addresses = self._meet_nodes(place, link, names, said["secret"], partner)
                 peers = Peers(session, bytes.fromhex(said["secret"]), addresses)
         page = link.page if link is not None else self._share_page(place, len(nodes))
         return Met(session, run, link, page, place, peers if link is not None else None)
@@ -121,6 +127,7 @@ class Meeting:
                 hello,
                 start=self.start_agent,
                 deadline=Deadline.after(self.deadlines.agent_s, "the node's agent to start"),
+                silent_s=self.deadlines.silent_s,
                 on_message=self.on_message,
                 on_lost=self.on_lost,
             )
@@ -139,7 +146,7 @@ class Meeting:
         return None
 
     def _meet_nodes(
-        self, place: Placement, link: AgentLink, nodes: int, secret: str, partner: int
+        self, place: Placement, link: AgentLink, names: Sequence[str], secret: str, partner: int
     ) -> tuple[AgentLink | None, tuple[Address, ...]]:
         """Let the agents of all nodes meet; local rank 0 of each node speaks with its own."""
         problem: str | None = None
@@ -149,8 +156,14 @@ class Meeting:
         try:
             if speaks:
                 host = own_address(place.master_addr)
-                commit_s = self.deadlines.commit_s
-                join = Join(node=place.node, nodes=nodes, secret=secret, host=host, commit_s=commit_s)
+                join = Join(
+                    node=place.node,
+                    nodes=len(names),
+                    secret=secret,
+                    host=host,
+                    commit_s=self.deadlines.commit_s,
+                    silent_s=self.deadlines.silent_s,
+                )
                 mine = (host, link.join(join, Deadline.after(within_s, "the node's agent to listen")))
         except PerdureError as error:
             problem = str(error)
@@ -158,9 +171,9 @@ class Meeting:
         found: dict[int, Address] = {node: (str(at[0]), int(at[1])) for node, at in told if at is not None}
         addresses = tuple(found[node] for node in sorted(found))
         try:
-            if speaks and problem is None and len(addresses) == nodes:
+            if speaks and problem is None and len(addresses) == len(names):
                 deadline = Deadline.after(within_s, "the agents of all nodes to meet")
-                link.introduce(addresses, partner, deadline)
+                link.introduce(addresses, names, partner, deadline)
         except PerdureError as error:
             problem = str(error)
         return self._all_or_none(link, problem), addresses

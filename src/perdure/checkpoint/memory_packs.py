@@ -6,7 +6,7 @@ names for it (which may be one of an earlier step, if the tensor has not changed
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from types import MappingProxyType
 
@@ -102,11 +102,16 @@ def headers_digest(index: RankIndex, view: memoryview) -> str:
     return digest(b"".join(headers))
 
 
-def verify(segments: Sequence[tuple[RankIndex, memoryview]], *, file: str) -> None:
-    """Compare every tile of sealed segments with its digest. Raises `BlobCorrupt` for the first that differs."""
+def verify(segments: Sequence[tuple[RankIndex, memoryview]], *, file: str, only: Container[str] | None = None) -> None:
+    """Compare every tile of sealed segments (of the keys ``only``) with its digest.
+
+    Raises `BlobCorrupt` for the first that differs.
+    """
     packs = MemoryPacks(segments, file=file)
     index = packs.index()
     for entry in index.entries:
+        if only is not None and entry.key not in only:
+            continue
         digests = index.digests[16 * entry.first_tile : 16 * (entry.first_tile + entry.n_tiles)]
         if tile_digests(packs.fetch(entry.start, entry.nbytes), index.tile_bytes) != digests:
             raise BlobCorrupt(

@@ -19,8 +19,10 @@ __all__ = [
     "Abandon",
     "Adopt",
     "Adopted",
+    "Beat",
     "Begin",
     "Borrow",
+    "Carry",
     "Committed",
     "Complete",
     "Disband",
@@ -42,10 +44,11 @@ __all__ = [
     "Release",
     "Sample",
     "Staged",
+    "Terms",
     "Welcome",
 ]
 
-PROTOCOL = "0"
+PROTOCOL = "1"
 MAX_MESSAGE_BYTES = 256 << 20
 Role = Literal["rank", "launcher"]
 
@@ -105,6 +108,19 @@ class Sample(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     digest: str
 
 
+class Carry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A save is to be carried to the store at ``url`` once it is committed.
+
+    ``asked``: this very step; else the newest as it can be. ``keep`` are the rules of what stays there ("" everything),
+    ``bytes_per_s`` bounds what is sent.
+    """
+
+    url: str
+    asked: bool = False
+    keep: str = ""
+    bytes_per_s: float | None = None
+
+
 class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="staged"):
     """The rank's pack is whole in its segment but for digests; what is needed to commit it comes along."""
 
@@ -125,11 +141,38 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     """how tensors are stored (`perdure.state.coding`)"""
     keep: str = ""
     """the rules of what to keep once it is committed (`perdure.upkeep.keep`); "" keeps everything"""
+    carry: Carry | None = None
+    """where it is to be carried to then"""
 
     @property
     def said(self) -> dict[str, str]:
         """What this rank says of all that it holds in common with others: name to digest."""
         return {sample.tensor: sample.digest for sample in self.samples} | self.value_digests
+
+
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a commit says of a save, beside its parts: the same on every node. As in `Staged`."""
+
+    claim: str | None = None
+    meta: dict[str, Any] | None = None
+    metric: float | None = None
+    pinned: bool = False
+    coding: str = "raw"
+    keep: str = ""
+    carry: Carry | None = None
+
+    @classmethod
+    def of(cls, staged: Staged) -> Terms:
+        """Those of a rank's word."""
+        return cls(
+            claim=staged.claim,
+            meta=staged.meta,
+            metric=staged.metric,
+            pinned=staged.pinned,
+            coding=staged.coding,
+            keep=staged.keep,
+            carry=staged.carry,
+        )
 
 
 class Abandon(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="abandon"):
@@ -227,9 +270,21 @@ class Lent(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
 
 
 class Adopt(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopt"):
-    """The session goes on from ``generation``: see that it becomes durable, again if that had failed."""
+    """The session goes on from ``generation``: see that it becomes durable, again if that had failed.
+
+    All nodes of the session are told, each to write what ranks of its own agent saved, and what ``kept`` ranks saved
+    whose node is gone. One that holds nothing of it takes part under a number that is nobody's.
+    """
 
     generation: int
+    session: str = ""
+    seq: int = 0
+    step: int = 0
+    epoch: int = 0
+    base_slot: int | None = None
+    """the slot that the save follows, for nodes that hold nothing of their own"""
+    kept: list[int] = []
+    """ranks whose packs this agent keeps for another node, and is to make durable in its place"""
 
 
 class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="adopted"):
@@ -241,18 +296,25 @@ class Adopted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
 
 
 class Reached(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="reached"):
-    """The save has reached ``tier``; or it will not, with why."""
+    """The save has reached ``tier``; or it will not, with why.
+
+    Of the tier "remote": its slot there, the bytes that were sent for it, and seconds since its commit. After an error
+    it may yet arrive.
+    """
 
     seq: int
     tier: str
     error: dict[str, Any] | None = None
+    slot: int = 0
+    nbytes: int = 0
+    seconds: float = 0.0
 
 
 class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="join"):
     """The session has ranks on several nodes, of which this is number ``node``; answered by `Joined`, or `Failed`.
 
     Its agents know each other by ``secret`` (hexadecimal). ``host`` is the address by which other nodes reach this one,
-    ``commit_s`` how many seconds a save may take to become durable.
+    ``commit_s`` how many seconds a save may take to become durable, ``silent_s`` how long another agent may be silent.
     """
 
     node: int
@@ -260,6 +322,7 @@ class Join(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag=
     secret: str
     host: str
     commit_s: float
+    silent_s: float
 
 
 class Joined(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="joined"):
@@ -273,6 +336,8 @@ class Introduce(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True,
     """The agents of all nodes, in order: host and port; meet them within ``within_s``. Answered by `Introduced`."""
 
     addresses: list[tuple[str, int]]
+    names: list[str]
+    """what people call the nodes"""
     partner: int
     """the node that keeps a copy of what this one holds"""
     within_s: float
@@ -288,6 +353,10 @@ class Disband(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, t
     """An agent of another node is gone: from here on no agent commits in this session, its ranks save by themselves."""
 
     error: dict[str, Any]
+
+
+class Beat(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="beat"):
+    """The agent is alive: said to ranks, whether there is anything else to say or not."""
 
 
 class Release(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="release"):
@@ -317,5 +386,6 @@ Message = (
     | Introduced
     | Disband
     | Reached
+    | Beat
     | Release
 )

@@ -20,19 +20,22 @@ from perdure.checkpoint.memory_packs import headers_digest
 from perdure.checkpoint.messages import (
     MAX_MESSAGE_BYTES,
     PROTOCOL,
+    Adopt,
     Disband,
     Introduce,
     Introduced,
     Join,
     Joined,
+    Notify,
     Packed,
     Reached,
+    Terms,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
 from perdure.checkpoint.peer_messages import Deposit, Member, PeerMessage, Reader, SaveName
 from perdure.checkpoint.peer_packs import serve_packs
 from perdure.checkpoint.peer_server import PeerServer
-from perdure.checkpoint.vocabulary import Action, Broken, Client, Copy, Generation, Tell
+from perdure.checkpoint.vocabulary import Action, Broken, Client, Copy, Fostered, Generation, Tell
 from perdure.checkpoint.wards import Wards, give
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, LinkLost, PerdureError, ProtocolError, from_wire, to_wire
@@ -68,6 +71,7 @@ class Nodes:
         self._wards = Wards(make)
         self._copies: queue.SimpleQueue[Copy | None] = queue.SimpleQueue()
         self._copier: threading.Thread | None = None
+        self._giving: tuple[str, NodeLink] | None = None  # the session whose copy is under way, and its link
 
     def council(self, session: str) -> Council | None:
         """The nodes of a session; None if it has one only."""
@@ -96,6 +100,7 @@ class Nodes:
             node=join.node,
             nodes=join.nodes,
             commit_s=join.commit_s,
+            silent_s=join.silent_s,
             host=_Session(self, session),
         )
         return [Tell(client.id, Joined(port=port))]
@@ -105,6 +110,7 @@ class Nodes:
         council = self._councils.get(client.session)
         if council is None or not 0 <= message.partner < len(message.addresses) == council.nodes:
             raise ProtocolError("a session joins before its agents are introduced, all of them")
+        council.names = message.names
 
         def meet() -> None:
             error = None
@@ -137,6 +143,9 @@ class Nodes:
 
     def disband(self, session: str, error: AgentLost) -> list[Action]:
         self.machine.disbanded(session)
+        giving = self._giving
+        if giving is not None and giving[0] == session:
+            giving[1].shutdown()  # the partner may be who is gone; nobody counts on the copy any more
         if self.machine.drains_for(session):
             self._disbanding[session] = error
             return []
@@ -148,7 +157,7 @@ class Nodes:
         """A save has failed on this node: tell the others, on a thread."""
         council = self._councils.get(broken.session)
         if council is not None:
-            name = (broken.session, broken.seq)
+            name = (broken.of or broken.session, broken.seq)
             threading.Thread(target=council.broke, args=(name, broken.error), name="broke", daemon=True).start()
 
     # --- stopping ----------------------------------------------------------------------------------------------------
@@ -178,7 +187,12 @@ class Nodes:
                 if council is not None:
                     self._give(generation, council)
             except Exception as why:  # also a bug must reach whoever waits, not end the thread
-                error = from_wire(to_wire(why))
+                theirs = from_wire(to_wire(why))
+                where = ""
+                if council is not None:
+                    mine, partner = council.label(council.node), council.label(council.partner_node)
+                    where = f"{mine} has no copy on its partner, {partner}: "
+                error = type(theirs)(f"{where}{theirs}", **theirs.facts)
             if council is not None:
                 council.copied(generation.name, error)
             self.report(lambda g=generation: self.machine.copied(g))  # type: ignore[misc]
@@ -192,6 +206,9 @@ class Nodes:
             node=council.node,
             facts=self._facts(generation),
             packs=_announced(packs),
+            terms=Terms.of(generation.lead),
+            said=[said for _, said in generation.said],
+            raw_nbytes=[each.raw_nbytes for _, each in sorted(generation.staged.items())],
         )
         link = connect_node(
             council.partner,
@@ -201,14 +218,24 @@ class Nodes:
             type=PeerMessage,
             max_body_bytes=MAX_MESSAGE_BYTES,
         )
-        with link:
-            give(link, deposit, lambda number: packs[number][1])
+        self._giving = (council.session, link)
+        try:
+            with link:
+                if not council.lost:
+                    give(link, deposit, lambda number: packs[number][1])
+        finally:
+            self._giving = None
 
     def tell_copied(self, name: SaveName, error: PerdureError | None) -> list[Action]:
         session, seq = name
         message = Reached(seq=seq, tier="peer", error=None if error is None else to_wire(error))
         ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
         return [Tell(client.id, message) for client in ranks]
+
+    def tell_carried(self, name: SaveName, said: Reached | Notify) -> list[Action]:
+        session, _ = name
+        ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
+        return [Tell(client.id, said) for client in ranks]
 
     def with_kept(self, own: list[GenerationFacts]) -> list[GenerationFacts]:
         """What can be restored from this agent: its own generations, and what it keeps for others."""
@@ -226,6 +253,38 @@ class Nodes:
         if isinstance(which, int):
             which = next((ward.save for ward in wards if ward.id == which), ("", 0))
         return [each for ward in wards if ward.save == which for each in ward.packs]
+
+    # --- what a later session goes on from ---------------------------------------------------------------------------
+
+    def adopt(self, client: Client, message: Adopt) -> list[Action]:
+        """A session goes on from a save: make it durable, with what is kept of it for nodes that are gone."""
+        if not message.session:
+            return self.machine.adopted(client, message)
+        try:
+            packs = self._wards.adopt((message.session, message.seq), message.kept)
+        except PerdureError as error:
+            return self.machine.not_adopted(client, message, error)
+        fostered = Fostered(
+            epoch=message.epoch,
+            base=message.base_slot,
+            ranks=tuple(each.packed.index.rank for each in packs),
+            said=tuple((each.packed.index.rank, each.said) for each in packs),
+            raw_nbytes=sum(each.raw_nbytes for each in packs),
+            terms=packs[0].terms if packs else None,
+        )
+        return self.machine.adopted(client, message, fostered)
+
+    def fostered(self, generation: Generation) -> list[tuple[RankIndex, memoryview]]:
+        """The packs that are to be made durable with a generation, for nodes that are gone."""
+        if generation.fostered is None:
+            return []
+        packs = self._wards.adopt(generation.name, generation.fostered.ranks)
+        return [(each.packed.index, each.view) for each in packs]
+
+    def let_go(self, generation: Generation) -> None:
+        """A generation is durable: what was kept for it need not be any more."""
+        if generation.fostered is not None:
+            self._wards.let_go(generation.name)
 
     # --- connections of other nodes ----------------------------------------------------------------------------------
 
@@ -246,7 +305,7 @@ class Nodes:
         """The packs of a save that can be restored from here."""
         own = next((each for each in list(self.machine.generations) if each.name == save), None)
         packs: list[tuple[RankIndex, memoryview]] = []
-        if own is not None and own.whole and own.digested:
+        if own is not None and own.staged and own.whole and own.digested:
             with suppress(KeyError):  # it was given up just now
                 packs += self._packs(own)
         packs += [(packed.index, view) for ward in self._wards.of(save) for packed, view in ward.views()]
@@ -268,10 +327,13 @@ class _Session:
         self.nodes.report(lambda: self.nodes.machine.broken(*name, error))
 
     def asked(self, name: SaveName, step: int) -> None:
-        self.nodes.report(lambda: self.nodes.machine.asked(*name, step))
+        self.nodes.report(lambda: self.nodes.machine.asked(*name, step, by=self.session))
 
     def copied(self, name: SaveName, error: PerdureError | None) -> None:
         self.nodes.report(lambda: self.nodes.tell_copied(name, error))
+
+    def carried(self, name: SaveName, said: Reached) -> None:
+        self.nodes.report(lambda: self.nodes.tell_carried(name, said))
 
     def lost(self, error: AgentLost) -> None:
         self.nodes.report(lambda: self.nodes.disband(self.session, error))

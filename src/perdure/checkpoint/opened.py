@@ -6,9 +6,11 @@ import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from perdure.checkpoint.copies import Copies
+from perdure.checkpoint.remote import Remote
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.clock import Deadline
-from perdure.errors import BlobMissing
+from perdure.errors import BlobMissing, PerdureError
 from perdure.store import Run, Store
 from perdure.store.branch import newest, standing
 
@@ -21,15 +23,23 @@ _LOOK_S = 0.2
 class OpenedRun:
     """Asks the store of ``url``; each answer comes within ``stall_s`` seconds of the last one, or `DeadlineExceeded`.
 
-    ``tell`` hears of what is damaged there, as often as it is met. Called from any thread.
+    ``tell`` hears of what is damaged there, as often as it is met. ``remote`` is the store behind it. Called from any
+    thread.
     """
 
-    def __init__(self, store: Store, *, url: str, stall_s: float, tell: Callable[[str], None]) -> None:
-        self._store, self._url, self._stall_s, self._tell = store, url, stall_s, tell
+    def __init__(
+        self, store: Store, *, url: str, stall_s: float, tell: Callable[[str], None], remote: Remote | None = None
+    ) -> None:
+        self._store, self._url, self._stall_s, self._tell, self._remote = store, url, stall_s, tell, remote
         self._run: Run | None = None
+        self._away: PerdureError | None = None
 
     def create(self) -> Run:
-        """The run, begun if the place is empty."""
+        """The run, begun if the place is empty: anew, or as the run that lies in the remote store."""
+        remote = self._remote
+        if remote is not None:
+            what = "the run in the remote store"
+            self._away = self._ask(lambda: remote.bring_home(self._store, self._tell_note), what)
         self._run = self._open(create=True)
         return self._run
 
@@ -40,14 +50,38 @@ class OpenedRun:
         return self._run
 
     def steps(self) -> list[int]:
-        """The committed steps of the branch that training is on, oldest first."""
+        """The committed steps of the branch that training is on, oldest first, those of the remote store among them."""
         run = self._there_is()
         if run is None:
             return []
+        if self._remote is not None:
+            return sorted(self._ask(lambda: {each.step for each in self.copies().chain()}, "the committed steps"))
         return sorted(self._ask(lambda: {commit.step for commit in standing(run)}, "the committed steps"))
 
+    def latest(self) -> int | None:
+        """The newest committed step, in the remote store if home was lost; None if there is none."""
+        found = self.newest()
+        if found is not None or self._remote is None or self._there_is() is None:
+            return found
+        there = self._ask(lambda: self.copies().chain(most=1), "the newest step of the remote store")
+        return there[0].step if there else None
+
+    def copies(self) -> Copies:
+        """Where committed steps are restored from: the store, and the remote one behind it."""
+        remote = self._remote
+        if remote is None:
+            return Copies(self.get())
+        away, self._away = self._away, None
+
+        def far() -> Run:
+            if away is not None:  # it was asked a moment ago, and may have kept us waiting long enough
+                raise away
+            return remote.opened(self._tell_note)
+
+        return Copies(self.get(), far, place=remote.url)
+
     def newest(self) -> int | None:
-        """The newest committed step, None if there is none."""
+        """The newest committed step of the store that commits, None if there is none."""
         run = self._there_is()
         found = None if run is None else self._ask(lambda: newest(run), "the newest step")
         return None if found is None else found.step

@@ -10,19 +10,22 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoint.messages import Generation, Packed
+from perdure.checkpoint.messages import Generation, Packed, Reached, Terms
 from perdure.store import PartRef
 
 __all__ = [
     "Ask",
+    "Beat",
     "Broke",
     "Bytes",
+    "Carried",
     "Copied",
     "Deposit",
     "Fetch",
     "Fetched",
     "Held",
     "Kept",
+    "Lost",
     "Made",
     "Member",
     "PartSaid",
@@ -53,14 +56,19 @@ class Member(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
 
 
 class PartSaid(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="part"):
-    """The node's part of a save is durable; what its ranks say of all that ranks hold in common comes along."""
+    """The node's part of a save is durable; what its ranks say of all that ranks hold in common comes along.
+
+    Of a save that a later session makes durable a node may hold nothing: then it has no part. ``terms`` come along for
+    the case that this is the node that commits.
+    """
 
     save: SaveName
     step: int
-    ref: PartRef
+    ref: PartRef | None
     said: tuple[tuple[int, dict[str, str]], ...]
     raw_nbytes: int
     stored_nbytes: int
+    terms: Terms | None = None
 
 
 class Broke(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="broke"):
@@ -102,6 +110,23 @@ class Copied(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     error: dict[str, Any] | None = None
 
 
+class Beat(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="beat"):
+    """I am alive. Said by each agent to those that it is connected to, whether it has anything to say or not."""
+
+
+class Lost(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="lost"):
+    """From node 0: the agent of another node is gone, and with it the council."""
+
+    error: dict[str, Any]
+
+
+class Carried(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="carried"):
+    """From node 0, which carries: what became of a save on its way to the store far away."""
+
+    save: SaveName
+    said: Reached
+
+
 class StopWanted(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="stop-wanted"):
     """A rank of this node was asked to stop: let all agree on a step (`perdure.progress.stop`)."""
 
@@ -126,13 +151,19 @@ class StopFirm(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, 
 
 
 class Deposit(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="deposit"):
-    """The first message of an agent that wants its packs of a save to be kept here too. A `Bytes` for each follows."""
+    """The first message of an agent that wants its packs of a save to be kept here too. A `Bytes` for each follows.
+
+    What is needed to make them durable without that agent comes along: ``said`` and ``raw_nbytes`` of each pack.
+    """
 
     protocol: str
     url: str
     node: int
     facts: Generation
     packs: list[Packed]
+    terms: Terms
+    said: list[dict[str, str]]
+    raw_nbytes: list[int]
 
 
 class Bytes(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="bytes"):
@@ -181,6 +212,9 @@ PeerMessage = (
     | Made
     | Undone
     | Copied
+    | Beat
+    | Lost
+    | Carried
     | StopWanted
     | StopLook
     | StopSeen

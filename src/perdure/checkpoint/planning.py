@@ -6,24 +6,28 @@ Ranks exchange that once, and again only when the set of tensors has changed; ot
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
 from perdure.checkpoint.framework import Framework
+from perdure.checkpoint.holders import check_names
 from perdure.checkpoint.messages import Sample
 from perdure.clock import Deadline
 from perdure.codec.digest import TILE_BYTES, digest, n_tiles
-from perdure.errors import CallError, PerdureError, StateMismatch, from_wire, to_wire
+from perdure.errors import CallError, PerdureError, from_wire, to_wire
 from perdure.fabric import Fabric
+from perdure.layout import Box
 from perdure.process.environ import Placement
 from perdure.state.items import Capture, Memory
 from perdure.state.save import Offer, SavePlan, offer, settle
 from perdure.store import Run
 
 __all__ = ["Planner", "Sampled", "sampled"]
+
+_TIED = 16  # pieces that stages share and that are compared at a save
 
 
 class _Exchange(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -91,7 +95,7 @@ class Planner:
         for each in told:
             if each.error is not None:
                 raise from_wire(each.error)
-        _check_same_names([each.offer for each in told])
+        check_names([each.offer for each in told])
         plan = settle([each.offer for each in told], rank=self._fabric.rank)
         agreed = told[0].epoch
         assert agreed is not None, "rank 0 claimed an epoch or told why not"
@@ -104,24 +108,6 @@ class Planner:
         deadline = Deadline.after(self._agree_s, "all ranks to call save")
         told = self._fabric.all_gather(msgspec.json.encode(_Exchange(mine, epoch, claim, problem)), deadline=deadline)
         return [msgspec.json.decode(each, type=_Exchange) for each in told]
-
-
-def _check_same_names(offers: Sequence[Offer]) -> None:
-    """Raise `StateMismatch` unless all ranks hold the same names in common: else none could restore what was saved."""
-    for kind, names in (
-        ("tensor", [{each.name for each in one.tensors if not each.local} for one in offers]),
-        ("value", [{key for key, local in one.values if not local} for one in offers]),
-    ):
-        for rank, mine in enumerate(names):
-            missing, extra = sorted(names[0] - mine), sorted(mine - names[0])
-            if missing or extra:
-                name, has, lacks = (missing[0], 0, rank) if missing else (extra[0], rank, 0)
-                raise StateMismatch(
-                    f"the {kind} {name} is in the state of rank {has} but not of rank {lacks}; save the same names on "
-                    "every rank, and give what differs by intent as perdure.RankLocal(...)",
-                    missing=missing,
-                    unexpected=extra,
-                )
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,17 +127,25 @@ class Sampled:
 
 
 def sampled(plan: SavePlan, capture: Capture, seq: int) -> list[Sampled]:
-    """Choose the tiles to compare, others at each save; none if no piece is held by several ranks."""
-    if not plan.replicas:
-        return []
-    turn, which = divmod(seq, len(plan.replicas))
-    name, box = plan.replicas[which]
+    """Choose the tiles to compare, others at each save: of one replicated piece, and of some that stages share."""
+    chosen = dict(_turns(plan.replicas, seq, most=1)) | dict(_turns(plan.tied, seq, most=_TIED))
     found = []
-    for item in capture.tensors:
-        if item.name == name and not item.local:
-            for held in item.held:
-                if held.box == box:
-                    nbytes = held.memory.nbytes
-                    start = turn % max(1, n_tiles(nbytes)) * TILE_BYTES
-                    found.append(Sampled(name, held.memory.part(start, min(start + TILE_BYTES, nbytes)), item.owned))
+    for item in capture.tensors if chosen else ():
+        if item.name not in chosen or item.local:
+            continue
+        box, turn = chosen[item.name]
+        for held in item.held:
+            if held.box == box:
+                nbytes = held.memory.nbytes
+                start = turn % max(1, n_tiles(nbytes)) * TILE_BYTES
+                part = held.memory.part(start, min(start + TILE_BYTES, nbytes))
+                found.append(Sampled(item.name, part, item.owned))
     return found
+
+
+def _turns(pieces: Sequence[tuple[str, Box]], seq: int, *, most: int) -> Iterator[tuple[str, tuple[Box, int]]]:
+    """The pieces whose turn it is, and how often each has had it."""
+    for i in range(min(most, len(pieces))):
+        turn, which = divmod(seq * most + i, len(pieces))
+        name, box = pieces[which]
+        yield name, (box, turn)

@@ -7,14 +7,16 @@ cannot work (another model) fails at once on all ranks; bad bytes make all go to
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
 import msgspec
 
+from perdure.checkpoint.adoption import adoption
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.copies import Copies
 from perdure.checkpoint.framework import Framework, Target
 from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, holders_of, line_up
 from perdure.checkpoint.link import AgentLink, Loan
@@ -39,11 +41,12 @@ from perdure.errors import (
 )
 from perdure.events import Restored
 from perdure.fabric import Fabric
+from perdure.state.claims import check_claims, claims
 from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, PackSource, match, prepare
 from perdure.state.step_index import read_catalog
-from perdure.store import Commit, Run
-from perdure.store.branch import commit_of, standing
+from perdure.store import Run
+from perdure.store.branch import commit_of
 
 __all__ = ["Done", "Restoring", "read_catalog"]
 
@@ -54,7 +57,7 @@ _LOOK_BACK = 64  # commits that a restore of "the newest" may fall back through
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """A restore that succeeded; ``generation`` is set if the step was in memory alone.
+    """A restore that succeeded; ``adoption`` is what to tell the agent if the step was in memory alone.
 
     ``slot`` is its commit; of a step in memory alone, the commit that the next one is to follow if the step never
     becomes durable.
@@ -62,14 +65,8 @@ class Done:
 
     step: int
     slot: int | None
-    generation: int | None
+    adoption: Adopt | None
     fact: Restored
-
-    @property
-    def adoption(self) -> Adopt:
-        """What to tell the agent, so that the step becomes durable."""
-        assert self.generation is not None
-        return Adopt(generation=self.generation)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +77,9 @@ class _Opened:
     memory: StepMemory
     target: Target
     together: Together
-    notes: tuple[str, ...]
+    notes: Sequence[str]
+    claims: tuple[str, str] | None
+    """what this rank wants, where others may want the rest"""
 
 
 class Restoring:
@@ -98,7 +97,9 @@ class Restoring:
         node: int = 0,
         peers: Peers | None = None,
         url: str = "",
+        copies: Copies | None = None,
     ) -> None:
+        self._copies = copies if copies is not None else Copies(run)
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
         self._node, self._peers, self._url = node, peers, url
         self._views: list[RankView] = []
@@ -129,6 +130,8 @@ class Restoring:
             )
             invited = dict(enumerate(self._heard))
             try:
+                if last is None and opened is not None:
+                    last = self._unclaimed(opened)
                 if last is None and opened is not None:
                     written = True
                     last, report = self._vote(lambda o=opened, i=invited: self._load(o, i))  # type: ignore[misc]
@@ -176,7 +179,7 @@ class Restoring:
         mine = False
         if self._fabric.rank == 0:
             with suppress(PerdureError):  # then the candidate counts as bad, whatever it was
-                mine = self._run.is_pruned(slot)
+                mine = self._copies.is_gone(self._facts(slot))
         return bool(self._gather(mine, "all ranks to restore")[0])
 
     def _load(self, opened: _Opened, invitations: Mapping[int, Any]) -> LoadReport:
@@ -219,15 +222,11 @@ class Restoring:
         return line_up(views)
 
     def _chain(self, step: int | None, slot: int | None) -> list[SlotFacts]:
-        if slot is not None:
-            commit = commit_of(self._run, step=step, slot=slot)
-            return [_facts(commit)]
-        found = []
-        for commit in standing(self._run):
-            found.append(_facts(commit))
-            if commit.step == step or (step is None and len(found) == _LOOK_BACK):
-                break
-        return found
+        return self._copies.chain(step=step, slot=slot, most=_LOOK_BACK)
+
+    def _facts(self, slot: int) -> SlotFacts:
+        """What rank 0 has lined up in ``slot``."""
+        return next(each for each in self._views[0].chain or () if each.slot == slot)
 
     def _parts(self, candidate: Candidate) -> Mapping[str, memoryview]:
         """What the parts of a candidate say, where there are so many that ranks read them for one another."""
@@ -248,19 +247,14 @@ class Restoring:
 
     def _open(self, tree: Mapping[str, Any], candidate: Candidate, parts: Mapping[str, memoryview]) -> _Opened:
         memory = self._in_memory(candidate)
-        disk: dict[str, PackSource] = {}
+        stored: Mapping[str, Sequence[PackSource]] = {}
         found: Catalog | None = None
-        notes: tuple[str, ...] = ()
+        notes: Sequence[str] = ()
         if candidate.slot is not None:
             try:
-                found, disk = unless_stalled(
-                    lambda moved: read_catalog(
-                        self._run,
-                        candidate.slot,  # type: ignore[arg-type]
-                        rank=self._fabric.rank,
-                        known=parts,
-                        moved=moved,
-                    ),
+                facts = self._facts(candidate.slot)
+                found, stored, notes = unless_stalled(
+                    lambda moved: self._copies.catalog(facts, rank=self._fabric.rank, known=parts, moved=moved),
                     stall_s=self._deadlines.stall_s,
                     what=f"the index of step {candidate.step}",
                 )
@@ -277,12 +271,14 @@ class Restoring:
         target = self._framework.prepare(tree, catalog)
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
-        matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
+        keys, partial = target.value_keys(), bool(target.apart)
+        matches = match(catalog, items, keys, rank=rank, world=world, partial=partial)
+        wanted = claims(catalog, matches, keys, apart=target.apart) if partial else None
         prepared = unless_stalled(
             lambda moved: prepare(
                 catalog,
                 matches,
-                lambda pack: [disk[pack]] if pack in disk else [],
+                lambda pack: stored.get(pack, ()),
                 budget_bytes=self._budget_bytes,
                 nearer=memory.holders,
                 opened=moved,
@@ -297,7 +293,16 @@ class Restoring:
             stall_s=self._deadlines.stall_s,
             label=f"restore.{rank}",
         )
-        return _Opened(catalog, memory, target, together, notes)
+        return _Opened(catalog, memory, target, together, notes, wanted)
+
+    def _unclaimed(self, opened: _Opened) -> PerdureError | None:
+        """Why the ranks do not want all that was saved, where none of them wants all; the same on every rank."""
+        told = self._gather(opened.claims, "all ranks to restore")
+        try:
+            check_claims(opened.catalog, told)
+        except PerdureError as error:
+            return error
+        return None
 
     def _in_memory(self, candidate: Candidate) -> StepMemory:
         """What agents hold of a candidate: the own one first, others for what it lacks."""
@@ -320,16 +325,13 @@ class Restoring:
         return memory
 
     def _borrow(self, candidate: Candidate) -> list[Loan]:
-        mine = self._generation(candidate)
+        mine = next((each for each in self._mine if (each.session, each.seq) == candidate.name), None)
         if mine is None or self._link is None:
             return []
         try:
             return self._link.borrow(mine.id, Deadline.after(self._deadlines.agent_s, "the agent's memory"))
         except (AgentLost, DeadlineExceeded):
             return []
-
-    def _generation(self, candidate: Candidate) -> Generation | None:
-        return next((each for each in self._mine if (each.session, each.seq) == candidate.name), None)
 
     def _vote(
         self, work: Callable[[], Result], *, tell: Callable[[Result], Any] = lambda result: None
@@ -361,7 +363,6 @@ class Restoring:
         return [msgspec.json.decode(each) for each in told]
 
     def _done(self, candidate: Candidate, report: LoadReport, notes: list[str], seconds: float) -> Done:
-        mine = self._generation(candidate)
         fact = Restored(
             step=candidate.step,
             tiers=report.tier_nbytes,
@@ -374,26 +375,13 @@ class Restoring:
         )
         if candidate.slot is not None:
             return Done(candidate.step, candidate.slot, None, fact)
-        known = next(
+        known = [
             each for view in self._views for each in view.generations if (each.session, each.seq) == candidate.name
-        )
+        ]
         head = self._head
-        follows = head.slot if head is not None and head.epoch == known.epoch else known.base_slot
-        return Done(candidate.step, follows, mine.id if mine is not None and self._adoptable(candidate) else None, fact)
-
-    def _adoptable(self, candidate: Candidate) -> bool:
-        """Whether the agents can make the step durable as they hold it: each of them a part, and together all."""
-        holders = holders_of(self._views, *candidate.name, own=True)
-        nodes = range(1 if self._peers is None else len(self._peers.addresses))
-        if len(holders) != next(
-            each.world
-            for view in self._views
-            for each in view.generations
-            if (each.session, each.seq) == candidate.name
-        ):
-            return False
-        return all(len(of) == 1 for of in holders.values()) and {of[0] for of in holders.values()} == set(nodes)
-
-
-def _facts(commit: Commit) -> SlotFacts:
-    return SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq, len(commit.parts))
+        follows = next((each.base_slot for each in known if each.base_slot is not None), None)
+        if head is not None and head.epoch == known[0].epoch:
+            follows = head.slot
+        if head is not None and follows is not None and follows > head.slot:
+            follows = head.slot  # the slot was lost with the store, which came back from its copy
+        return Done(candidate.step, follows, adoption(self._views, candidate, node=self._node, follows=follows), fact)

@@ -42,6 +42,8 @@ def daly_s(cost_s: float, between_failures_s: float) -> float:
 class Rhythm:
     """``every`` is a number of steps, or "auto"; ``memory_every`` a smaller one for saves to memory only, or None.
 
+    Steps that ``remote_every`` divides are saved to disk, too: from there they are carried on.
+
     For "auto" ``between_failures_s`` is the job's mean time between failures, and ``agree`` gives every rank what rank
     0 says; it is called by all ranks at the same steps.
     """
@@ -54,6 +56,7 @@ class Rhythm:
         between_failures_s: float,
         agree: Callable[[list[Any]], list[Any]],
         tell: Callable[[str], None],
+        remote_every: int | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if every != "auto" and (type(every) is not int or every < 1):
@@ -62,6 +65,7 @@ class Rhythm:
             raise CallError(f"memory_every={memory_every!r}: a whole number of steps, 1 or more, or None")
         if type(between_failures_s) not in (int, float) or not between_failures_s > 0:
             raise CallError(f"mean time between failures is {between_failures_s!r}; give seconds, more than 0")
+        self._remote_every = remote_every
         self._every, self._memory_every, self._between_failures_s = every, memory_every, between_failures_s
         self._agree, self._tell, self._clock = agree, tell, clock
         self._next: int | None = None
@@ -81,7 +85,7 @@ class Rhythm:
             disk = self._auto(step)
         else:
             disk = step % self._every == 0
-        if disk:
+        if disk or (self._remote_every is not None and step % self._remote_every == 0):
             return "disk"
         return "memory" if self._memory_every is not None and step % self._memory_every == 0 else None
 

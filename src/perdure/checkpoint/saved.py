@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -10,6 +11,8 @@ from perdure.clock import Deadline
 from perdure.errors import CallError, DeadlineExceeded, PerdureError
 
 __all__ = ["Outcome", "Saved"]
+
+_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +47,11 @@ class Saved:
         self._in_memory = False
         self._with_peers = False
         self._peers_error: PerdureError | None = None
+        self._no_remote = "this run has no remote tier: give its store as tiers=[...]"
+        self.watch_remote: Callable[[int], bool] | None = None
+        """asks the remote store whether a slot is there, where nobody tells"""
+        self._far = False
+        self._far_error: PerdureError | None = None
         self._outcome: Outcome | None = None
         self._error: PerdureError | None = None
 
@@ -61,22 +69,34 @@ class Saved:
         """Return when the save has reached a tier.
 
         ``"memory"``: all ranks of this node have staged. ``"peer"``: each node's packs lie in the memory of another one
-        too, so that any one node may be lost. ``"disk"``: it is committed. Raises what kept it from there.
+        too, so that any one node may be lost. ``"disk"``: it is committed. ``"remote"``: this very step is committed in
+        the store behind that one, too. Raises what kept it from there.
         """
-        if tier not in ("memory", "peer", "disk"):
-            raise CallError(f"there is no tier {tier!r}; tiers are 'memory', 'peer' and 'disk'", tier=tier)
-        if tier == "disk" and not self.durable:
+        if tier not in ("memory", "peer", "disk", "remote"):
+            raise CallError(f"there is no tier {tier!r}; tiers are 'memory', 'peer', 'disk' and 'remote'", tier=tier)
+        if tier == "remote" and self._no_remote:
+            raise CallError(self._no_remote, tier=tier)
+        if tier in ("disk", "remote") and not self.durable:
             raise CallError(
                 f"step {self.step} was saved to memory only, by request; it will not reach {tier}", tier=tier
             )
+        if tier == "remote" and self.watch_remote is not None:
+            self._watch(self.watch_remote, self._commit_s if timeout_s is None else timeout_s)
+            return
         with self._changed:
 
             def done() -> bool:
-                at = {"memory": self._in_memory, "peer": self._with_peers, "disk": self._outcome is not None}
+                at = {
+                    "memory": self._in_memory,
+                    "peer": self._with_peers,
+                    "disk": self._outcome is not None,
+                    "remote": self._far,
+                }
                 return at[tier]
 
             def problem() -> PerdureError | None:
-                return (self._peers_error if tier == "peer" else None) or self._error
+                of_tier = {"peer": self._peers_error, "remote": self._far_error}
+                return of_tier.get(tier) or self._error
 
             within_s = self._commit_s if timeout_s is None else timeout_s
             self._await(lambda: done() or problem() is not None, within_s, f"to reach {tier}")
@@ -130,6 +150,18 @@ class Saved:
                 self._peers_error = error
             self._changed.notify_all()
 
+    def note_carried(self, no_remote: str = "") -> None:
+        """It is to be carried to the remote store; or why it is not, as a sentence."""
+        self._no_remote = no_remote
+
+    def note_remote(self, error: PerdureError | None) -> None:
+        with self._changed:
+            if error is None:
+                self._far, self._far_error = True, None
+            elif not self._far:
+                self._far_error = error
+            self._changed.notify_all()
+
     def note_committed(self, outcome: Outcome) -> None:
         with self._changed:
             self._staged = self._in_memory = True
@@ -142,6 +174,18 @@ class Saved:
             if self._outcome is None and self._error is None:
                 self._error = error
             self._changed.notify_all()
+
+    def _watch(self, is_there: Callable[[int], bool], within_s: float) -> None:
+        deadline = Deadline.after(within_s, f"step {self.step} to reach remote")
+        slot = self.committed(within_s).slot
+        while not is_there(slot):
+            deadline.check("it may still get there")
+            time.sleep(min(_LOOK_S, deadline.left()))
+
+    @property
+    def raw_nbytes(self) -> int:
+        """The bytes of the tensors of all ranks, once it is committed."""
+        return self.nbytes if self._outcome is None else self._outcome.raw_nbytes
 
     def _await(self, done: Callable[[], bool], timeout_s: float, what: str) -> None:
         deadline = Deadline.after(timeout_s, f"step {self.step} {what}")

@@ -185,6 +185,7 @@ class Stager:
                 pinned=order.pinned,
                 coding=order.coding,
                 keep=keep,
+                carry=flight.carry,
             )
             try:
                 link.post(staged)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from perdure.checkpoint.messages import Staged
+from perdure.checkpoint.messages import Staged, Terms
 from perdure.errors import PerdureError
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "Drain",
     "Drained",
     "Exit",
+    "Fostered",
     "Generation",
     "Grant",
     "Phase",
@@ -49,6 +50,22 @@ class Client:
     local_world: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Fostered:
+    """What an agent makes durable of a save for nodes that are gone: the packs of ``ranks`` that it keeps for them.
+
+    ``said`` and ``raw_nbytes`` are those of the ranks. ``epoch``, ``base`` and ``terms`` count where no rank of the
+    node saved anything itself; ``terms`` are None where nothing is kept either, and come from another node then.
+    """
+
+    epoch: int
+    base: int | None
+    ranks: tuple[int, ...] = ()
+    said: tuple[tuple[int, dict[str, str]], ...] = ()
+    raw_nbytes: int = 0
+    terms: Terms | None = None
+
+
 @dataclass(slots=True)
 class Generation:
     """One save; ``lanes`` maps each local rank to the segment that it fills."""
@@ -76,6 +93,8 @@ class Generation:
     """whether it is being sent to another node"""
     by: str = ""
     """the session whose nodes make it durable: that which made it, or that which went on from it"""
+    fostered: Fostered | None = None
+    """what is made durable with it for other nodes, once a session has gone on from it"""
 
     @property
     def name(self) -> tuple[str, int]:
@@ -95,17 +114,40 @@ class Generation:
     @property
     def epoch(self) -> int:
         """The epoch to commit it under: that of its session, or of the session that has adopted it."""
-        return self.lead.epoch if self.new_epoch is None else self.new_epoch
+        if self.new_epoch is not None:
+            return self.new_epoch
+        return self.lead.epoch if self.fostered is None or self.staged else self.fostered.epoch
 
     @property
     def claim(self) -> str | None:
-        """The token of that epoch."""
-        return self.lead.claim if self.new_epoch is None else self.new_claim
+        """The token of that epoch; None where it is not known here."""
+        if self.new_epoch is not None:
+            return self.new_claim
+        return None if self.terms is None else self.terms.claim
 
     @property
     def lead(self) -> Staged:
         """What the lowest rank staged: epoch, base and meta are the same on all."""
         return self.staged[min(self.staged)]
+
+    @property
+    def terms(self) -> Terms | None:
+        """What its commit is to say; None if no node here knows."""
+        if self.staged:
+            return Terms.of(self.lead)
+        return None if self.fostered is None else self.fostered.terms
+
+    @property
+    def said(self) -> tuple[tuple[int, dict[str, str]], ...]:
+        """What its ranks say of all that ranks hold in common."""
+        own = tuple((each.index.rank, each.said) for _, each in sorted(self.staged.items()))
+        return own if self.fostered is None else (*own, *self.fostered.said)
+
+    @property
+    def raw_nbytes(self) -> int:
+        """The bytes of the tensors that this node makes durable."""
+        own = sum(staged.raw_nbytes for staged in self.staged.values())
+        return own if self.fostered is None else own + self.fostered.raw_nbytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +215,15 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """A save has failed on this node before it was whole: tell the other nodes of its session."""
+    """A save has failed on this node before it was whole: tell the other nodes of its session.
+
+    ``of`` is the session that made it, where a later one was to make it durable.
+    """
 
     session: str
     seq: int
     error: PerdureError
+    of: str = ""
 
 
 @dataclass(frozen=True, slots=True)

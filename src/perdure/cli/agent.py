@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import math
 import os
 import signal
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,7 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["add_parser", "main", "serve"]
 
 LEASE_S = 60.0
+_LONGEST_S = 366 * 86400.0
 _GIVE_WAY_S = 20.0
+_OLD_S = 60.0  # before that an agent may be about to write to its log
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,7 +33,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     )
     parser.add_argument("--job", required=True, help="the job's name")
     parser.add_argument("--url", required=True, help="the run's store")
-    parser.add_argument("--lease", type=float, default=None, metavar="S", help=f"seconds without anybody ({LEASE_S:g})")
+    parser.add_argument("--lease", default=None, metavar="S", help=f"seconds without anybody ({LEASE_S:g})")
     parser.add_argument("--memory", type=int, default=None, metavar="BYTES", help="checkpoint memory to hold at most")
     parser.set_defaults(func=main)
 
@@ -38,8 +42,24 @@ def main(args: argparse.Namespace) -> int:
     """Serve until the lease is over; 0 also if another agent is there already."""
     from perdure.store import open_store
 
-    lease = args.lease if args.lease is not None else float(os.environ.get("PERDURE_LEASE_S", LEASE_S))
-    return serve(args.job, args.url, lease_s=lease, memory_bytes=args.memory, open_store=open_store)
+    if args.lease is not None:
+        lease_s = _lease_s(args.lease, "--lease")
+    else:
+        lease_s = _lease_s(os.environ.get("PERDURE_LEASE_S") or str(LEASE_S), "PERDURE_LEASE_S")
+    return serve(args.job, args.url, lease_s=lease_s, memory_bytes=args.memory, open_store=open_store)
+
+
+def _lease_s(text: str, of: str) -> float:
+    """The seconds that ``text`` says, which a person has written."""
+    from perdure.errors import CallError
+
+    try:
+        seconds = float(text)
+    except ValueError:
+        seconds = math.nan
+    if not 0 <= seconds <= _LONGEST_S:
+        raise CallError(f"{of} is {text!r}; give seconds from 0 to {_LONGEST_S:g}, such as {LEASE_S:g}")
+    return seconds
 
 
 def serve(
@@ -59,10 +79,18 @@ def serve(
         return 0  # another agent serves; whoever started this one will find it
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
+        _sweep(path.parent)
         clear_stale(path)
         listener = listen(path)
-        store = cast(Store, open_store(url))
-        agent = Agent(store, listener, job=job, url=url, lease_s=lease_s, memory_bytes=memory_bytes)
+        agent = Agent(
+            cast(Store, open_store(url)),
+            listener,
+            job=job,
+            url=url,
+            lease_s=lease_s,
+            memory_bytes=memory_bytes,
+            open_store=cast(Callable[[str], Store], open_store),
+        )
         signal.signal(signal.SIGTERM, lambda number, frame: agent.leave())
         try:
             agent.run()
@@ -75,8 +103,26 @@ def serve(
                 if log.stat().st_size == 0:  # nothing to say
                     log.unlink()
     finally:
-        lock.release()
+        lock.remove()
     return 0
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what agents that died have left: their locks, sockets, and logs in which nothing is."""
+    from perdure.process.lock import FileLock
+
+    for path in folder.glob("*.lock"):
+        with contextlib.suppress(OSError):  # another agent sweeps too
+            lock = FileLock.try_acquire(path)
+            if lock is None:
+                continue  # it lives
+            try:
+                path.with_suffix(".sock").unlink(missing_ok=True)
+                log = path.with_suffix(".log")
+                if log.exists() and log.stat().st_size == 0 and time.time() - log.stat().st_mtime > _OLD_S:
+                    log.unlink()
+            finally:
+                lock.remove()
 
 
 def _lock(path: Path) -> FileLock | None:

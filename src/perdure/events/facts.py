@@ -149,8 +149,7 @@ class AgentLost(Fact, frozen=True, kw_only=True, tag="agent-lost"):
     pid: int | None = None
 
     def __str__(self) -> str:
-        who = "the agent" if self.pid is None else f"agent {self.pid}"
-        return f"lost {who} ({self.reason}); this rank saves by itself from here on"
+        return f"lost the agent: {self.reason}; this rank saves by itself from here on"
 
 
 class AttemptStarted(Fact, frozen=True, kw_only=True, tag="attempt-started"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 from types import TracebackType
@@ -16,7 +17,7 @@ _RETRY_S = 0.01
 
 
 class FileLock:
-    """A held lock on the file ``path``, which names the holder's pid. The file is never removed: its inode is the lock.
+    """A held lock on the file ``path``, which names the holder's pid; the file may be removed by who holds it alone.
 
     The descriptor is close-on-exec; a forked child shares the lock until it execs or closes ``fd``.
     """
@@ -28,18 +29,22 @@ class FileLock:
     @classmethod
     def try_acquire(cls, path: str | os.PathLike[str]) -> FileLock | None:
         """Return the lock, or None if another process holds it."""
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            return None
-        except BaseException:
-            os.close(fd)
-            raise
-        os.ftruncate(fd, 0)
-        os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
-        return cls(path, fd)
+        while True:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if not _is_at(path, fd):  # its last holder has removed the file since it was opened
+                    os.close(fd)
+                    continue
+            except BlockingIOError:
+                os.close(fd)
+                return None
+            except BaseException:
+                os.close(fd)
+                raise
+            os.ftruncate(fd, 0)
+            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            return cls(path, fd)
 
     @classmethod
     def acquire(cls, path: str | os.PathLike[str], *, deadline: Deadline) -> FileLock:
@@ -64,6 +69,13 @@ class FileLock:
         except (OSError, ValueError):
             return None  # no file yet, or a holder between truncating and writing
 
+    def remove(self) -> None:
+        """Give the lock up and remove its file; whoever waits for it makes another."""
+        if self.fd >= 0:
+            with contextlib.suppress(OSError):  # a person was faster, or may not
+                os.unlink(self.path)
+        self.release()
+
     def release(self) -> None:
         """Give the lock up; twice is fine."""
         if self.fd >= 0:
@@ -77,3 +89,11 @@ class FileLock:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.release()
+
+
+def _is_at(path: str | os.PathLike[str], fd: int) -> bool:
+    """Whether ``path`` still names the open file."""
+    try:
+        return os.path.samestat(os.lstat(path), os.fstat(fd))
+    except FileNotFoundError:
+        return False

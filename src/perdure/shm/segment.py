@@ -126,6 +126,12 @@ class Segment:
         return self._nbytes
 
     @property
+    def untouched_nbytes(self) -> int:
+        """Bytes for which no memory has been taken yet, by whichever process."""
+        self._check_open()
+        return max(0, self._nbytes - os.fstat(self._fd).st_blocks * 512)
+
+    @property
     def view(self) -> memoryview:
         """All bytes, format ``B``; read-only unless writable. Arrays over it must be gone before `close`."""
         self._check_open()

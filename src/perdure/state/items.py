@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from perdure.layout import Box
-from perdure.state.scopes import OnResize
+from perdure.state.scopes import Among, OnResize
 
 __all__ = ["Capture", "Held", "Memory", "TensorItem", "ValueItem"]
 
@@ -55,6 +55,7 @@ class TensorItem:
     rank alone. ``owned`` says that only an optimizer step changes the bytes, so that a copy may run until then.
     ``aliases`` are other names of the same storage. ``alike`` says that replicas must be the same on all ranks; where
     they need not (buffers of a module, which data parallelism evens out at the next forward), the lowest rank's count.
+    ``among`` says which ranks hold the tensor; None is all of them.
     """
 
     name: str
@@ -66,6 +67,7 @@ class TensorItem:
     owned: bool = False
     on_resize: OnResize = "modulo"
     alike: bool = True
+    among: Among | None = None
 
     @property
     def nbytes(self) -> int:
@@ -75,12 +77,13 @@ class TensorItem:
 
 @dataclass(frozen=True, slots=True)
 class ValueItem:
-    """A value that is no tensor, already as tagged JSON (`perdure.state.values`)."""
+    """A value that is no tensor, already as tagged JSON (`perdure.state.values`); ``among`` as of a tensor."""
 
     key: str
     value: Any
     local: bool = False
     on_resize: OnResize = "modulo"
+    among: Among | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,13 +31,15 @@ def match(
     *,
     rank: int,
     world: int,
+    partial: bool = False,
 ) -> list[Match]:
     """Pair live tensors with saved ones; raise `StateMismatch` that lists every key that does not fit.
 
     ``value_keys`` are ``(key, local, on_resize)``. Names that are saved but not wanted are unexpected, names that are
-    wanted but not saved are missing.
+    wanted but not saved are missing. With ``partial`` other ranks may want what this one does not: then nothing that is
+    shared is unexpected here, and `perdure.state.claims` finds what no rank wants.
     """
-    found = compare(catalog, items, value_keys, rank=rank, world=world)
+    found = compare(catalog, items, value_keys, rank=rank, world=world, partial=partial)
     found.refuse()
     return found.matches
 
@@ -49,6 +51,7 @@ def compare(
     *,
     rank: int,
     world: int,
+    partial: bool = False,
 ) -> Comparison:
     """As `match`, but what does not fit is told and not raised."""
     found = Comparison()
@@ -71,14 +74,16 @@ def compare(
                 found.others.append(f"{item.name} and {alias} are one tensor here but were saved as two")
         found.add(Match(item, saved))
     like = rank % max(catalog.world, 1)  # the saved rank whose local state this rank would take
-    found.unexpected += [name for name in catalog.tensors if name not in used]
+    if not partial:
+        found.unexpected += [name for name in catalog.tensors if name not in used]
     found.unexpected += [name for of, name in catalog.local_tensors if of == like and name not in used]
     wanted = {(key, local) for key, local, _ in value_keys}
     for key, local, on_resize in value_keys:
         there = (like, key) in catalog.local_values if local else key in catalog.values
         if not there and not _fresh(local, on_resize, catalog, world):
             found.missing.append(key)
-    found.unexpected += [key for key in catalog.values if (key, False) not in wanted]
+    if not partial:
+        found.unexpected += [key for key in catalog.values if (key, False) not in wanted]
     found.unexpected += [key for of, key in catalog.local_values if of == like and (key, True) not in wanted]
     return found
 

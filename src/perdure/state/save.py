@@ -22,6 +22,7 @@ from perdure.layout import Box, EvenGrid, Layout, Piece, TensorLayout
 from perdure.shm import copy_many
 from perdure.state.index import RankIndex, SavedGrid, SavedPiece, SavedTensor, SavedValue, piece_key
 from perdure.state.items import Capture
+from perdure.state.scopes import Among
 from perdure.store.pack import PackItem, PackPlan, plan_pack
 from perdure.store.pack_header import HEADER_ALIGN_BYTES, wrong_key
 
@@ -40,6 +41,7 @@ class OfferedTensor(msgspec.Struct, frozen=True, array_like=True, forbid_unknown
     local: bool
     aliases: tuple[str, ...]
     alike: bool
+    among: Among | None = None
 
 
 class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -47,7 +49,7 @@ class Offer(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=
 
     rank: int
     tensors: tuple[OfferedTensor, ...]
-    values: tuple[tuple[str, bool], ...]  # key, local
+    values: tuple[tuple[str, bool, Among | None], ...]  # key, local, among which ranks
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +80,8 @@ class SavePlan:
     """What this rank writes, while its offer stays the same.
 
     ``plan_id`` is equal on all ranks of one settlement. ``replicas`` are the pieces that several ranks must hold alike,
-    as ``(tensor, box)``; one of them is compared between the ranks at each save.
+    as ``(tensor, box)``; one of them is compared between the ranks at each save. ``tied`` are those of them that
+    several stages of a pipeline hold, of which more are compared.
     """
 
     plan_id: str
@@ -89,6 +92,7 @@ class SavePlan:
     layouts: tuple[SavedGrid, ...]
     value_keys: frozenset[str]
     replicas: tuple[tuple[str, Box], ...]
+    tied: tuple[tuple[str, Box], ...]
     aliases: tuple[str, ...]
 
     @property
@@ -124,10 +128,11 @@ def offer(capture: Capture, *, rank: int) -> Offer:
                 item.local,
                 item.aliases,
                 item.alike,
+                item.among,
             )
             for item in capture.tensors
         ),
-        tuple((item.key, item.local) for item in capture.values),
+        tuple((item.key, item.local, item.among) for item in capture.values),
     )
 
 
@@ -144,7 +149,7 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
     writer = _assigned(offers, holders, nbytes, unlike)
     value_writer: dict[str, int] = {}
     for each in offers:
-        for key, local in each.values:
+        for key, local, _ in each.values:
             if not local:
                 value_writer.setdefault(key, each.rank)
     grids, layouts = _grids(offers, writer)
@@ -173,6 +178,10 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
                     layout=None if tensor.local else grids.get(tensor.name),
                 )
             )
+    replicas = tuple(
+        (name, Box(lo, hi)) for name, lo, hi in sorted(holders) if len(holders[name, lo, hi]) > 1 and name not in unlike
+    )
+    tied = {tensor.name for each in offers for tensor in each.tensors if tensor.among and tensor.among.shared}
     packs = place_packs(items)
     starts = [(pack.start + entry.start, entry.nbytes) for pack in packs for entry in pack.plan.entries]
     writes = tuple(Write(i, j, start, nbytes) for (i, j), (start, nbytes) in zip(places, starts, strict=True))
@@ -184,11 +193,8 @@ def settle(offers: Sequence[Offer], *, rank: int) -> SavePlan:
         tensors=tuple(saved),
         layouts=layouts,
         value_keys=frozenset(key for key, chosen in value_writer.items() if chosen == rank),
-        replicas=tuple(
-            (name, Box(lo, hi))
-            for name, lo, hi in sorted(holders)
-            if len(holders[name, lo, hi]) > 1 and name not in unlike
-        ),
+        replicas=replicas,
+        tied=tuple((name, box) for name, box in replicas if name in tied),
         aliases=tuple(alias for tensor in mine.tensors for alias in tensor.aliases),
     )
 

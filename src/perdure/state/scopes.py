@@ -7,14 +7,27 @@ checks that the ranks agree. What differs from rank to rank by intent is wrapped
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from perdure.errors import CallError
 
-__all__ = ["OnResize", "RankLocal", "Scope", "rank_local_source"]
+__all__ = ["Among", "OnResize", "RankLocal", "Scope", "rank_local_source"]
 
 Scope = Literal["shared", "rank-local"]
 OnResize = Literal["modulo", "fresh", "error"]
+
+
+class Among(NamedTuple):
+    """Which ranks hold a name that not every rank must hold.
+
+    The ranks of ``stage`` (from 0) of the ``of`` stages of ``entry``, all of them; with ``shared`` those of other
+    stages may hold it too. With ``of`` 0 any ranks, as long as what they hold together is whole.
+    """
+
+    entry: str = ""
+    stage: int = 0
+    of: int = 0
+    shared: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ __all__ = ["LoadReport", "PackSource", "check_room"]
 
 
 class PackSource(Protocol):
-    """One copy of a pack. ``tier`` is "memory", "peer" or "disk"; ``file`` names it for people.
+    """One copy of a pack. ``tier`` is "memory", "peer", "disk" or "remote"; ``file`` names it for people.
 
     ``raw`` says that all tensors lie in it as they are, also those that are frames in the store. ``mapped`` says that
     the bytes are in this process's memory, so that `fetch` without ``into`` costs nothing. Any thread may call any

@@ -363,13 +363,16 @@ class Run:
         top = self._newest_readable(self.slots())
         # After the slots were listed: so a slot that cannot be read has no newer epoch either.
         self._check_newest(wanted.epoch, top)
-        if top is not None and _same_save(top, wanted) and not self.store.create(slot_name(top.slot), encode(top)):
+        mine = top is not None and _same_save(top, wanted) and not self.is_pruned(top.slot)
+        if top is not None and mine and not self.store.create(slot_name(top.slot), encode(top)):
             return top  # ours, of a try before; `create` has made sure that it is durable
         if top is not None and top.epoch < wanted.epoch:
             self.make_durable(top)  # else a power cut may leave our slot and a gap below it
         for slot in range(free, free + _RACES):
             commit = msgspec.structs.replace(wanted, slot=slot)
             if _settle(self.store, slot_name(slot), encode(commit)):
+                if self.is_pruned(slot):  # before it was taken, by a carry that was cut off: so it is no step
+                    continue
                 return commit
             other = self._newest_readable([slot])
             self._check_newest(wanted.epoch, other)

@@ -138,6 +138,7 @@ def plan_prune(
     packs_of: Callable[[CommitFacts], Collection[str]],
     *,
     rules: Sequence[Rule] = (),
+    spared: Collection[int] = (),
     steps: Collection[int] = (),
     slots: Collection[int] = (),
     even_pinned: bool = False,
@@ -147,7 +148,8 @@ def plan_prune(
     """Plan what becomes of the run in ``snapshot``. ``packs_of`` gives the packs that a commit names.
 
     ``rules`` keep what they keep of the branch that training is on, and of its dead branches nothing; without rules
-    every commit stays. What is of another training stays, and with ``other_trainings`` goes, whatever the rules say.
+    every commit stays. The slots ``spared`` stay in any case. What is of another training stays, and with
+    ``other_trainings`` goes, whatever the rules say.
     ``steps`` and ``slots`` are given up whatever else is said, pinned ones only with ``even_pinned``. ``lost`` gives up
     the commits that cannot be read.
 
@@ -157,6 +159,8 @@ def plan_prune(
     live = {slot: each for slot, each in snapshot.commits.items() if slot not in snapshot.given_up}
     gone: dict[int, int | None] = dict.fromkeys(slot for slot in snapshot.lost if lost or slot in slots)
     reasons = _reasons(snapshot, live, rules, other_trainings=other_trainings)
+    for slot in live.keys() & set(spared):
+        reasons.setdefault(slot, []).append("on its way to a remote store")
     unwanted = _unwanted(live, steps, set(slots).difference(gone), head=head, even_pinned=even_pinned)
     kept = reasons.keys() - unwanted
     stays = tuple(Kept(slot, live[slot].step, tuple(reasons[slot])) for slot in sorted(kept))

@@ -40,13 +40,15 @@ class Retention:
         self._commits: dict[int, CommitFacts] = {}
         self._packs: dict[str, dict[str, int]] = {}  # part -> the packs that it names, and their bytes
 
-    def keep(self, run: Run, rules: Sequence[Rule]) -> str | None:
+    def keep(self, run: Run, rules: Sequence[Rule], *, spared: Collection[int] = ()) -> str | None:
         """Prune ``run`` by ``rules`` after a commit; a sentence for people if that could not be done.
+
+        The slots ``spared`` stay whatever the rules say.
 
         Never raises: a step that is saved is saved, whatever becomes of older ones. The next call goes on.
         """
         try:
-            plan = self.plan(run, rules=rules)
+            plan = self.plan(run, rules=rules, spared=spared)
             if plan.blocked is None:
                 execute(run, plan)
                 return None
@@ -60,6 +62,7 @@ class Retention:
         run: Run,
         *,
         rules: Sequence[Rule] = (),
+        spared: Collection[int] = (),
         steps: Collection[int] = (),
         slots: Collection[int] = (),
         even_pinned: bool = False,
@@ -72,6 +75,7 @@ class Retention:
             plan_prune,
             packs_of=partial(self._packs_of, run),
             rules=rules,
+            spared=spared,
             steps=steps,
             slots=slots,
             even_pinned=even_pinned,

@@ -20,6 +20,7 @@ from __future__ import annotations
 import contextlib
 import hmac
 import os
+import select
 import socket
 import struct
 from collections.abc import Callable
@@ -103,6 +104,14 @@ class NodeLink:
             raise CallError(f"{into.nbytes} bytes are wanted and {self._n_bulk} are to come")
         _recv_into(self._sock, into.cast("B"), deadline)
         self._n_bulk -= into.nbytes
+
+    def readable(self, within_s: float) -> bool:
+        """Whether something has come, or the link has ended, within so many seconds."""
+        return _ready(self._sock, select.POLLIN, within_s)
+
+    def writable(self) -> bool:
+        """Whether a short message would be sent without waiting."""
+        return _ready(self._sock, select.POLLOUT, 0.0)
 
     def shutdown(self) -> None:
         """End both directions; whoever waits gets `LinkLost`."""
@@ -275,6 +284,15 @@ def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> Non
         into = into[n:]
         if into.nbytes:
             _check(deadline)
+
+
+def _ready(sock: socket.socket, what: int, within_s: float) -> bool:
+    poller = select.poll()
+    try:
+        poller.register(sock, what)
+    except ValueError:
+        raise LinkLost("the connection to a node is closed") from None
+    return bool(poller.poll(within_s * 1000))
 
 
 def _wait_at_most(sock: socket.socket, option: int, deadline: Deadline) -> None:

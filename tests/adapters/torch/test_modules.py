@@ -11,7 +11,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
 from perdure.adapters.torch.framework import TorchFramework
-from perdure.adapters.torch.modules import module_state, parameter_names
+from perdure.adapters.torch.modules import module_state, parameter_parts
+from perdure.adapters.torch.views import Part
 from perdure.errors import CallError, StateMismatch
 from perdure.state.scopes import RankLocal
 
@@ -281,13 +282,15 @@ def test_an_entry_that_nobody_could_put_back_is_refused_when_it_is_saved() -> No
 
 def test_parameters_have_their_own_names_and_the_modules_key_only_where_two_have_one() -> None:
     a, b = nn.Linear(2, 2), nn.Linear(2, 2, bias=False)
-    names = parameter_names({"a": a, "b": {"inner": DataParallelLike(b)}, "c": 3})
+    names = {
+        at: of[0].name for at, of in parameter_parts({"a": a, "b": {"inner": DataParallelLike(b)}, "c": 3}).items()
+    }
     assert names == {id(a.weight): "a.weight", id(a.bias): "bias", id(b.weight): "b.inner.weight"}
 
 
 def test_a_parameter_of_two_modules_has_one_name() -> None:
     shared = nn.Linear(2, 2, bias=False)
-    assert parameter_names({"a": shared, "b": nn.Sequential(shared)}) == {id(shared.weight): "weight"}
+    assert parameter_parts({"a": shared, "b": nn.Sequential(shared)}) == {id(shared.weight): (Part("weight"),)}
 
 
 def test_a_tensor_of_a_module_without_plain_bytes_is_refused_by_its_name() -> None:

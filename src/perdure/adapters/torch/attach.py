@@ -15,7 +15,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import FrameType, TracebackType
 from typing import Any, Literal
 
@@ -24,10 +24,12 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.checkpointer import Checkpointer
+from perdure.adapters.torch.flat_slices import flat_slices
 from perdure.adapters.torch.hooks import never_compiled
-from perdure.adapters.torch.loader import is_resumable, make_resumable
+from perdure.adapters.torch.loader import is_resumable, make_resumable, watch_draws
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
+from perdure.adapters.torch.views import Stage, View
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.rhythm import GPU_HOURS_BETWEEN_FAILURES, Rhythm
 from perdure.checkpoint.saved import Saved
@@ -43,7 +45,7 @@ _FAILING_S = 20.0  # that a rank which fails may wait until the others have stag
 
 
 def attach(
-    model: torch.nn.Module,
+    model: torch.nn.Module | View,
     optimizer: torch.optim.Optimizer | Iterable[torch.optim.Optimizer],
     *,
     to: str | os.PathLike[str],
@@ -56,6 +58,10 @@ def attach(
     seed: int = 0,
     step: int | None = None,
     agent: bool = True,
+    tiers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+    remote_every: int | None = None,
+    remote_keep: Keep | None = None,
+    remote_bytes_per_s: float | None = None,
     keep: Keep | None = None,
     coding: str = "raw",
     memory_bytes: int | None = None,
@@ -69,12 +75,20 @@ def attach(
     alone, which costs no I/O and outlives ranks (and, of several nodes, any one node).
 
     Called once by every rank, after the process group, the model (wrapped, sharded) and the optimizer are made and
-    before the loop. ``loader`` is a plain ``DataLoader`` (given a seeded, sharded, resumable sampler; ``seed`` orders
-    it) or anything with ``state_dict``; ``scheduler`` and the values of ``extra`` are anything with ``state_dict``,
-    tensors, or `RankLocal`. Random generators are saved rank by rank. ``step`` restores that step and no other.
+    before the loop. ``model`` may be a `View` of one; on the ranks of a pipeline it is a `Stage`, and ranks that draw
+    from no loader call ``run.cut()`` at the end of each iteration. ``loader`` is a plain ``DataLoader`` (given a
+    seeded, sharded, resumable sampler; ``seed`` orders it) or anything with ``state_dict``, which is
+    rank-local: what it does in a world of another size is an error, or what ``RankLocal(loader, on_resize=...)`` says;
+    ``scheduler`` and the values of ``extra`` are anything with ``state_dict``, tensors, or `RankLocal`. Random
+    generators are saved rank by rank. ``step`` restores that step and no other.
     ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
     ``coding="lossless"`` stores tensors as small as they get, bit for bit, ``"auto"`` as what is durable soonest.
     ``memory_bytes`` bounds the checkpoint memory of each node's agent.
+
+    ``tiers=["s3://bucket/run7"]`` names a remote store behind ``to``: committed steps are carried there in the
+    background, and what ``to`` has lost is restored from it. ``remote_every`` saves and carries the steps whose number
+    it divides; by default the newest committed step goes whenever the one before has arrived. ``remote_keep`` and
+    ``remote_bytes_per_s`` are those of `Checkpointer`.
 
     ``run.step`` counts completed optimizer steps (of several optimizers: when each has done one). On SIGTERM (and on
     the first Ctrl-C) all ranks save at one agreed step and exit with 128 + the signal. At a clean exit the last step
@@ -85,13 +99,26 @@ def attach(
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     if not optimizers:
         raise CallError("attach needs at least one optimizer")
+    rule = loader.on_resize if isinstance(loader, RankLocal) else "error"
+    loader = loader.value if isinstance(loader, RankLocal) else loader
     if loader is not None and not isinstance(loader, DataLoader) and not is_stateful(loader):
         raise CallError(
             f"loader is a {type(loader).__name__}, whose position nobody knows; give a DataLoader, or what has "
             "state_dict() and load_state_dict()",
             key="loader",
         )
-    ckpt = Checkpointer(to, agent=agent, keep=keep, coding=coding, memory_bytes=memory_bytes, deadlines=deadlines)
+    ckpt = Checkpointer(
+        to,
+        agent=agent,
+        tiers=tiers,
+        remote_every=remote_every,
+        remote_keep=remote_keep,
+        remote_bytes_per_s=remote_bytes_per_s,
+        keep=keep,
+        coding=coding,
+        memory_bytes=memory_bytes,
+        deadlines=deadlines,
+    )
     rng = Rng(ckpt.rank)
     tree: dict[str, Any] = {"model": model}
     for i, each in enumerate(optimizers):
@@ -101,13 +128,14 @@ def attach(
     if loader is not None:
         if isinstance(loader, DataLoader):
             loader = make_resumable(loader, seed=seed, rank=ckpt.rank, world=ckpt.world)
-        tree["loader"] = loader if is_resumable(loader) else RankLocal(loader)
+        tree["loader"] = loader if is_resumable(loader) else RankLocal(loader, on_resize=rule)
     tree["rng"] = RankLocal(rng)
     for name, value in (extra or {}).items():
         if name in tree or name == "run":
             raise CallError(f"extra may not be called {name!r}; attach saves that itself", key=name)
         inner = value.value if isinstance(value, RankLocal) else value
-        if not isinstance(inner, torch.nn.Module | torch.Tensor | dict) and not is_stateful(inner):
+        given = isinstance(inner, torch.nn.Module | View | torch.Tensor | dict) or bool(flat_slices(inner))
+        if not given and not is_stateful(inner):
             raise CallError(
                 f"extra[{name!r}] is a {type(inner).__name__}, which cannot be put back in place; hold it in a dict: "
                 f"extra={{{name!r}: {{'value': ...}}}}",
@@ -126,9 +154,10 @@ def attach(
         else GPU_HOURS_BETWEEN_FAILURES * 3600 / ckpt.world,
         agree=lambda mine: list(ckpt.word_of_rank_0(mine, "all ranks to agree on the next save")),
         tell=lambda text: ckpt.tell(Notice(text=text)),
+        remote_every=remote_every,
     )
     run = Run(ckpt, tree, rhythm=rhythm, rng=rng)
-    run.begin(model, optimizers, loader, step=step, where=str(to))
+    run.begin(model.module if isinstance(model, View) else model, optimizers, loader, step=step, where=str(to))
     return run
 
 
@@ -179,6 +208,9 @@ class Run:
         self._signal: int | None = None
         self._stepping = False
         self._draws = False
+        self._began = 0
+        self._told = False  # by `cut`, where an iteration ends
+        self._untold = False
         self._version = 0  # of the model's parameters after the last step
         self._loop_changes = False  # between an optimizer step and the cut, as weight clipping does
         self._model: torch.nn.Module = torch.nn.Module()
@@ -222,6 +254,7 @@ class Run:
             ckpt.tell(RestoreSkipped(where=where))
         else:
             self._saved_at = self.step
+            self._began = self.step
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
         self._model = model
         self._version = self._model_version()
@@ -232,10 +265,19 @@ class Run:
             each.register_step_pre_hook(self._before_step)
             each.register_step_post_hook(functools.partial(self._after_step, i))
         self._not_stepped = self._optimizers = frozenset(range(len(optimizers)))
-        if is_resumable(loader):
-            loader.before_draw = self._before_draw
+        watched = loader is not None and watch_draws(loader, self._before_draw)
+        self._untold = isinstance(self._tree["model"], Stage) or (loader is not None and not watched)
         self._hook_exit()
         self._enter(Phase.FORWARD)
+
+    def cut(self) -> None:
+        """The iteration ends here. To be called in each by ranks of a pipeline that draw from no loader.
+
+        Elsewhere `attach` finds out by itself; but a stage's forward waits for the stage before it, which would wait
+        for all ranks at its own. So it is for a loader without ``__iter__``.
+        """
+        self._told = True
+        self._cut()
 
     def close(self) -> None:
         """Save the last step if it is not saved, wait until all saves are durable, let go of the agent.
@@ -274,10 +316,18 @@ class Run:
     def _before_forward(self) -> None:
         """Where nothing is drawn an iteration ends at the next forward that trains; evaluations are part of it."""
         if not self._draws and torch.is_grad_enabled() and self._model.training:
-            self._cut()
+            if self._untold:
+                self._resume_generators()
+            else:
+                self._cut()
 
     @never_compiled
     def _before_step(self, *_: Any) -> None:
+        if self._untold and not (self._draws or self._told or self.step == self._began):
+            raise CallError(
+                "nobody knows where the iterations of this rank end: it is a stage of a pipeline, or has a loader that "
+                "cannot be watched, and has drawn no batch; call run.cut() at the end of each iteration"
+            )
         self.checkpointer.fence()
         self._stepping = True
         self._enter(Phase.STEP)
@@ -301,9 +351,7 @@ class Run:
             return
         self._cut_at = self.step
         self._loop_changes = self._loop_changes or self._model_version() != self._version
-        if self._pending_rng is not None:
-            self._rng.load_state_dict(self._pending_rng)
-            self._pending_rng = None
+        self._resume_generators()
         if self._last is not None and isinstance(self._last.error, Superseded):
             raise self._last.error
         stop = self._should_stop()
@@ -328,6 +376,11 @@ class Run:
             self._enter(Phase.FORWARD)
         if stop:
             self._stop()
+
+    def _resume_generators(self) -> None:
+        if self._pending_rng is not None:
+            self._rng.load_state_dict(self._pending_rng)
+            self._pending_rng = None
 
     def _should_stop(self) -> bool:
         if self._agreement is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 
 import torch.distributed as dist
 
@@ -12,6 +13,7 @@ from perdure.adapters.torch.framework import TorchFramework
 from perdure.adapters.torch.notes import StoreNotes
 from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.remote import remote_of
 from perdure.errors import CallError
 from perdure.events import Log
 from perdure.fabric import Fabric, SoloFabric
@@ -40,7 +42,15 @@ class Checkpointer(_Checkpointer):
     Make it after ``init_process_group``, on every rank. ``agent`` lets the node's agent keep checkpoint memory and
     write in the background of everything; without it this process writes by itself, on a thread. A `ram:` store is of
     this process and has no agent. ``keep`` says which steps stay once newer ones are committed (``"last=3,best=1:min"``
-    or `perdure.keep` rules; docs/retention.md); by default every step does. ``budget_bytes`` is what a restore may take
+    or `perdure.keep` rules; docs/retention.md); by default every step does.
+
+    ``tiers=["s3://bucket/run7"]`` names a remote store behind ``url``: committed steps are carried there in the
+    background, and a restore takes from it what ``url`` has lost (docs/stores.md). ``remote_every`` carries the steps
+    whose number it divides, by default the newest one whenever the one before has arrived; ``remote_keep`` are the
+    rules of what stays there (those of ``keep`` by default, "all" for everything), ``remote_bytes_per_s`` bounds what
+    is sent.
+
+    ``budget_bytes`` is what a restore may take
     of memory beside the tensors themselves. ``coding="lossless"`` stores tensors as small as they get, bit for bit,
     ``"auto"`` as what is durable soonest (docs/codecs.md); by default they lie raw, for any safetensors reader.
     ``memory_bytes`` bounds the checkpoint memory of the node's agent: two steps, and with a coding a third one that
@@ -54,6 +64,10 @@ class Checkpointer(_Checkpointer):
         url: str | os.PathLike[str],
         *,
         agent: bool = True,
+        tiers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+        remote_every: int | None = None,
+        remote_keep: Keep | None = None,
+        remote_bytes_per_s: float | None = None,
         keep: Keep | None = None,
         budget_bytes: int = 256 << 20,
         coding: str = "raw",
@@ -76,6 +90,16 @@ class Checkpointer(_Checkpointer):
                 "torch.distributed.init_process_group() first"
             )
         command = [sys.executable, "-m", "perdure", "agent", "--job", placement.agent_job, "--url", str(place)]
+        remote = remote_of(
+            place,
+            tiers,
+            every=remote_every,
+            keep=remote_keep,
+            home_keep=keep,
+            bytes_per_s=remote_bytes_per_s,
+            agent=agent and place.scheme != "ram",
+            open_store=open_store,
+        )
         if memory_bytes is not None:
             if memory_bytes < 1:
                 raise CallError(f"memory_bytes={memory_bytes} holds no checkpoint; leave it out for what the node has")
@@ -93,6 +117,7 @@ class Checkpointer(_Checkpointer):
             keep=keep,
             budget_bytes=budget_bytes,
             coding=coding,
+            remote=remote,
         )
 
 

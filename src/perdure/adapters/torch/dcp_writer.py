@@ -159,8 +159,9 @@ class StorageWriter(storage.StorageWriter):
             if name in metadata.state_dict_metadata:
                 raise CallError(f"two entries would both be saved as {name}; rename one", key=name)
         _check_alike(told)
-        self._within(lambda: drain.commit(self._run(), order, [each.ref for each in told]), f"committing {order.step}")
-        writing_to(self._place).ended(self)
+        writing, parts = writing_to(self._place), [each.ref for each in told]
+        self._within(lambda: writing.commit(self._run(), order, parts), f"committing step {order.step}")
+        writing.ended(self)
 
     # --- the coordinator's -------------------------------------------------------------------------------------------
 

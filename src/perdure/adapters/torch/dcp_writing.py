@@ -12,13 +12,14 @@ import os
 import secrets
 import threading
 import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from perdure.checkpoint.drain import Order, WrittenPart
+from perdure.checkpoint.drain import Order, WrittenPart, commit
 from perdure.checkpoint.pool import Pool
 from perdure.checkpoint.unchanged import Stored, recall
 from perdure.errors import CallError, Superseded
-from perdure.store import Commit, Run, StoreUrl
+from perdure.store import Commit, PartRef, Run, StoreUrl
 
 __all__ = ["Ticket", "Writing", "writing_to"]
 
@@ -42,6 +43,7 @@ class Writing:
     session: str = field(default_factory=lambda: secrets.token_hex(8))
     pool: Pool = field(default_factory=lambda: Pool(label="dcp"))
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _committing: threading.Lock = field(default_factory=threading.Lock)
     _run: str | None = None  # one that was deleted and begun again at the same place is another
     _epoch: int | None = None
     _claim: str | None = None
@@ -68,6 +70,22 @@ class Writing:
             over = [each for each in self._unfinished if each[0]() in (None, writer)]
             self._unfinished = [each for each in self._unfinished if each not in over]
             return [(order, world) for _, order, world in over]
+
+    def commit(self, run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
+        """Commit a save; called by the coordinator.
+
+        Raises `CallError` if a later step of this process was committed while this one was on its way: as a child of
+        that it would be the newest, and it is older.
+        """
+        with self._committing:
+            head = run.head()
+            if head is not None and (head.epoch, head.session) == (order.epoch, self.session) and head.seq > order.save:
+                raise CallError(
+                    f"step {order.step} was not saved: it was still on its way (dcp.async_save) when step {head.step} "
+                    "was saved by the same process; wait for the future of a save before the next one",
+                    step=order.step,
+                )
+            return commit(run, order, parts)
 
     def ended(self, writer: object) -> None:
         """The save of ``writer`` is committed."""

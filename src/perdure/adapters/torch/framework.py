@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakSet
@@ -18,16 +18,18 @@ from torch.distributed.tensor import DTensor
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.device_copy import TorchCopier, held_for_saving
+from perdure.adapters.torch.forms import Form
 from perdure.adapters.torch.hooks import never_compiled
-from perdure.adapters.torch.modules import ModuleState, modules_of, parameter_names
+from perdure.adapters.torch.modules import ModuleState, NamedTensor, modules_of, parameter_parts
 from perdure.adapters.torch.nested import take_tensors_out
+from perdure.adapters.torch.optimizer_entries import Entry, Parts
 from perdure.adapters.torch.optimizers import capture_optimizer, prepare_optimizer
-from perdure.adapters.torch.target import Target, TensorSink
+from perdure.adapters.torch.target import Target, TensorSink, check_same
 from perdure.adapters.torch.tree import inner_key, is_stateful, leaves
 from perdure.errors import CallError, NotSerializable, StateMismatch
 from perdure.state.index import Catalog
 from perdure.state.items import Capture, Held, TensorItem, ValueItem
-from perdure.state.scopes import OnResize, RankLocal
+from perdure.state.scopes import Among, OnResize, RankLocal
 from perdure.state.values import encode_value
 
 __all__ = ["TorchFramework"]
@@ -48,7 +50,7 @@ class TorchFramework:
     def capture(self, tree: Mapping[str, Any]) -> Capture:
         """Describe all of ``tree`` as it is now; called on the training thread."""
         modules = modules_of(tree)  # first: see there
-        sink = _Collect(modules, _owned(tree), parameter_names(tree), self._known)
+        sink = _Collect(modules, _owned(tree), parameter_parts(tree), self._known)
         for key, value in tree.items():
             sink.add(key, value)
         self._known = sink.now
@@ -59,7 +61,7 @@ class TorchFramework:
     def prepare(self, tree: Mapping[str, Any], catalog: Catalog) -> Target:
         """Say which live tensors the saved state goes into, making those that do not exist yet (optimizer state)."""
         modules = modules_of(tree)  # first: see there
-        plan = _Preparation(modules, parameter_names(tree), catalog)
+        plan = _Preparation(modules, parameter_parts(tree), catalog)
         for key, value in tree.items():
             plan.add(tree, key, key, value)
         return plan.target
@@ -105,11 +107,11 @@ class _Collect:
     """Gathers items; one pass over the tree."""
 
     def __init__(
-        self, modules: dict[str, ModuleState], owned: set[int], names: dict[int, str], known: dict[str, _Known]
+        self, modules: dict[str, ModuleState], owned: set[int], parts: Parts, known: dict[str, _Known]
     ) -> None:
         self.modules = modules
         self.owned = owned
-        self.names = names
+        self.parts = parts
         self.known = known
         self.now: dict[str, _Known] = {}
         self.tensors: list[TensorItem] = []
@@ -119,17 +121,12 @@ class _Collect:
     def add(self, key: str, value: Any, *, local: bool = False, on_resize: OnResize = "modulo") -> None:
         if isinstance(value, RankLocal):
             self.add(key, value.value, local=True, on_resize=value.on_resize)
-        elif isinstance(value, torch.nn.Module):
-            state = self.modules[key]
-            for named in state.tensors:
-                alike = not named.is_buffer
-                self.tensor(named.name, named.tensor, named.aliases, local, on_resize, alike=alike)
-            for extra in state.extra:
-                self.nested(extra.name, extra.value, local, on_resize)
+        elif key in self.modules:
+            self.module(self.modules[key], local, on_resize)
         elif isinstance(value, torch.optim.Optimizer):
             self.optimizer(key, value, local)
         elif isinstance(value, torch.Tensor):
-            self.tensor(key, value, (), local, on_resize)
+            self.tensor(key, value, local, on_resize, owned=id(value) in self.owned)
         elif isinstance(value, dict):
             for name, each in value.items():
                 self.add(inner_key(key, name), each, local=local, on_resize=on_resize)
@@ -140,25 +137,66 @@ class _Collect:
         else:
             self.nested(key, value, local, on_resize)
 
+    def module(self, state: ModuleState, local: bool, on_resize: OnResize) -> None:
+        together: dict[str, list[NamedTensor]] = {}
+        for each in state.tensors:
+            if each.form is not None:
+                together.setdefault(each.name, []).append(each)
+                continue
+            self.tensor(
+                each.name,
+                each.tensor,
+                local,
+                on_resize,
+                aliases=each.aliases,
+                owned=each.owner in self.owned,
+                alike=not each.is_buffer,
+                among=each.among,
+            )
+        for name, parts in together.items():
+            first, *others = parts
+            self.tensor(
+                name,
+                first.tensor,
+                local,
+                on_resize,
+                form=first.form,
+                rest=[(each.tensor, each.form) for each in others],
+                aliases=first.aliases,
+                owned=all(each.owner in self.owned for each in parts),
+                alike=not first.is_buffer,
+                among=first.among,
+            )
+        for extra in state.extra:
+            self.nested(extra.name, extra.value, local, on_resize, among=extra.among)
+
     def optimizer(self, key: str, optimizer: torch.optim.Optimizer, local: bool) -> None:
         if local:
             raise _no_local_optimizer(key)
-        state = capture_optimizer(key, optimizer, self.names)
-        for name, tensor in state.tensors.items():
-            self.tensor(name, tensor, (), False, "modulo", owned=True)
-        for name, tensor in state.options.items():  # a scheduler changes them too
-            self.tensor(name, tensor, (), False, "modulo")
-        self.value(key, state.value, False, "modulo")
+        state = capture_optimizer(key, optimizer, self.parts)
+        for owned, entries in ((True, state.tensors), (False, state.options)):  # a scheduler changes options too
+            if not state.in_parts:
+                for name, tensor, _, _ in entries:
+                    self.tensor(name, tensor, False, "modulo", owned=owned)
+                continue
+            together: dict[str, list[Entry]] = {}
+            for entry in entries:
+                together.setdefault(entry[0], []).append(entry)
+            for name, ((_, tensor, form, among), *others) in together.items():
+                rest = [(each, part) for _, each, part, _ in others]
+                self.tensor(name, tensor, False, "modulo", form=form, rest=rest, owned=owned, among=among)
+        for at, value, among in state.values:
+            self.value(at, value, False, "modulo", among)
 
-    def nested(self, key: str, state: Any, local: bool, on_resize: OnResize) -> None:
+    def nested(self, key: str, state: Any, local: bool, on_resize: OnResize, among: Among | None = None) -> None:
         skeleton, tensors = take_tensors_out(key, state)
         for name, tensor in tensors.items():
-            self.tensor(name, tensor, (), local, on_resize)
-        self.value(key, skeleton, local, on_resize)
+            self.tensor(name, tensor, local, on_resize, owned=id(tensor) in self.owned, among=among)
+        self.value(key, skeleton, local, on_resize, among)
 
-    def value(self, key: str, value: Any, local: bool, on_resize: OnResize) -> None:
+    def value(self, key: str, value: Any, local: bool, on_resize: OnResize, among: Among | None = None) -> None:
         self._take(f"value {key}", key)
-        self.values.append(ValueItem(key, encode_value(value, key=key), local, on_resize))
+        self.values.append(ValueItem(key, encode_value(value, key=key), local, on_resize, among))
 
     def _take(self, entry: str, key: str) -> None:
         if not key.isascii() and any("\ud800" <= letter <= "\udfff" for letter in key):
@@ -171,35 +209,44 @@ class _Collect:
         self,
         name: str,
         tensor: torch.Tensor,
-        aliases: tuple[str, ...],
         local: bool,
         on_resize: OnResize,
+        *,
+        form: Form | None = None,
+        rest: Sequence[tuple[torch.Tensor, Form | None]] = (),
+        aliases: tuple[str, ...] = (),
         owned: bool = False,
         alike: bool = True,
+        among: Among | None = None,
     ) -> None:
+        """One tensor of the checkpoint; with ``rest`` ``tensor`` is a part of it, and others are the rest."""
         self._take(f"tensor {name}", name)
-        mine = owned or id(tensor) in self.owned
-        more = (aliases, local, on_resize, mine, alike)
+        more = (form, aliases, local, on_resize, owned, alike, among)
         known = self.known.get(name)
-        if known is not None and known.tensor is tensor and known.facts == _facts(tensor, more):
+        if known is not None and not rest and known.tensor is tensor and known.facts == _facts(tensor, more):
             self.now[name] = known
             self.tensors.append(known.item)
             return
-        sink = TensorSink.of(name, tensor, held=held_for_saving)
+        sink = TensorSink.of(name, tensor, form, held=held_for_saving)
+        for other, part in rest:
+            if part is None:  # of what has no parts there is one, whatever parameters it is kept with
+                check_same(name, tensor, other)
+            else:
+                sink = sink.joined(TensorSink.of(name, other, part, held=held_for_saving))
         live = all(part.live for part in sink.parts)
         held = tuple(Held(part.box, part.memory) for part in sink.parts)
-        item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, mine and live, on_resize, alike)
+        item = TensorItem(name, sink.dtype, sink.shape, held, aliases, local, owned and live, on_resize, alike, among)
         self.tensors.append(item)
-        if live:
+        if live and not rest:
             self.now[name] = _Known(tensor, _facts(tensor, more), item)
 
 
 class _Preparation:
     """Fills a `Target`; one pass over the tree."""
 
-    def __init__(self, modules: dict[str, ModuleState], names: dict[int, str], catalog: Catalog) -> None:
+    def __init__(self, modules: dict[str, ModuleState], parts: Parts, catalog: Catalog) -> None:
         self.modules = modules
-        self.names = names
+        self.parts = parts
         self.catalog = catalog
         self.target = Target()
 
@@ -209,15 +256,19 @@ class _Preparation:
             self.add(of, at, key, value.value, value)
             return
         place = self.target.within(local=scope is not None, on_resize="modulo" if scope is None else scope.on_resize)
-        if isinstance(value, torch.nn.Module):
+        if key in self.modules:
             for named in self.modules[key].tensors:
-                place.tensor(named.name, named.tensor, aliases=named.aliases)
+                place.tensor(named.name, named.tensor, aliases=named.aliases, form=named.form)
+                if named.among is not None:
+                    place.apart(named.name)
             for extra in self.modules[key].extra:
                 place.state(extra.name, extra.owner.set_extra_state)
+                if extra.among is not None:
+                    place.apart(extra.name)
         elif isinstance(value, torch.optim.Optimizer):
             if scope is not None:
                 raise _no_local_optimizer(key)
-            prepare_optimizer(place, key, value, self.names, self.catalog)
+            prepare_optimizer(place, key, value, self.parts, self.catalog)
         elif isinstance(value, torch.Tensor):
             place.tensor(key, value)
         elif isinstance(value, dict):

@@ -8,8 +8,10 @@ from typing import TypeAlias, TypeVar
 
 import torch
 
+from perdure.adapters.torch.regroup import regroup
 from perdure.adapters.torch.target import TensorSink
 from perdure.adapters.torch.tensors import torch_dtype
+from perdure.adapters.torch.views import Fuses, Splits
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.errors import BlobMissing, CallError, IntegrityError
@@ -37,6 +39,8 @@ def load(
     names: str | Sequence[str] = ("*",),
     step: int | None = None,
     slot: int | None = None,
+    split: Splits | None = None,
+    fuse: Fuses | None = None,
 ) -> dict[str, torch.Tensor]:
     """Return the tensors whose names are among ``names`` or match a pattern there, on the CPU, as saved.
 
@@ -44,9 +48,12 @@ def load(
     matches itself, so ``"a[1]"`` finds the tensor that is called so.
 
     ``step`` is a committed step of the current branch, the newest by default; ``slot`` a commit by its number, on
-    whichever branch it is. Rank-local tensors are called
-    ``name@rank3``. Every tile is verified; raises `BlobCorrupt` naming tensor and file, `BlobMissing` if there is no
-    such step, `CallError` if a pattern matches nothing.
+    whichever branch it is. Rank-local tensors are called ``name@rank3``.
+    ``split={"qkv": {"q": 512, "k": 128, "v": 128}}`` gives a tensor of the checkpoint as several,
+    ``fuse={"gate_up": ["gate", "up"]}`` several as one, as `View` says of live ones.
+
+    Every tile is verified; raises `BlobCorrupt` naming tensor and file, `BlobMissing` if there is no such step,
+    `CallError` if a pattern matches nothing, or parts do not make up what they are to be parts of.
 
     >>> import tempfile, torch, perdure
     >>> ckpt = perdure.Checkpointer(folder := tempfile.mkdtemp(), agent=False)
@@ -58,7 +65,8 @@ def load(
     names = (names,) if isinstance(names, str) else tuple(names)
     if not names:
         raise CallError("names is empty, so nothing would be read; give names or patterns, or leave it out for all")
-    return at_step(url, lambda run, commit, log, moved: _load(run, commit, names, log, moved), step=step, slot=slot)
+    found = at_step(url, lambda run, commit, log, moved: _load(run, commit, names, log, moved), step=step, slot=slot)
+    return regroup(found, split=split or {}, fuse=fuse or {}) if split or fuse else found
 
 
 def at_step(url: str | os.PathLike[str], work: Work[Result], *, step: int | None, slot: int | None) -> Result:

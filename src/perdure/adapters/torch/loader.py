@@ -8,7 +8,7 @@ p the next global batch is the next ``world * batch`` samples of the epoch's ord
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -23,7 +23,7 @@ from torch.utils.data import (
 
 from perdure.errors import CallError
 
-__all__ = ["is_resumable", "make_resumable"]
+__all__ = ["is_resumable", "make_resumable", "watch_draws"]
 
 
 class _Batches(BatchSampler):
@@ -113,6 +113,39 @@ def _follow(loader: Any, inner: Iterator[Any], live: object) -> Iterator[Any]:
             return
         if loader._live is live:
             batches.position = min(batches.position + batches.stride, batches.length)
+        yield batch
+
+
+def watch_draws(loader: Any, before_draw: Callable[[], None]) -> bool:
+    """Have ``before_draw`` called before each batch that a loop takes from ``loader``; whether that can be done.
+
+    A loader with a state of its own gets a subclass of its class; nothing else of it changes. Its position must be
+    asked for before a draw: at the forward that follows it is already one batch further.
+    """
+    if is_resumable(loader):
+        loader.before_draw = before_draw
+        return True
+    base = type(loader)
+    if not callable(getattr(base, "__iter__", None)):
+        return False
+
+    def iterate(self: Any) -> Iterator[Any]:
+        return _announced(base.__iter__(self), before_draw)
+
+    try:
+        loader.__class__ = type(base.__name__, (base,), {"__iter__": iterate, "__slots__": ()})
+    except TypeError:  # a class that cannot be derived from, or whose objects stay what they are
+        return False
+    return True
+
+
+def _announced(inner: Iterator[Any], before_draw: Callable[[], None]) -> Iterator[Any]:
+    while True:
+        before_draw()
+        try:
+            batch = next(inner)
+        except StopIteration:
+            return
         yield batch
 
 

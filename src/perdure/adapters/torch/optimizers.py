@@ -3,41 +3,49 @@
 Nothing here knows Adam: every tensor in ``optimizer.state`` is saved under ``key.state.<parameter>.<entry>``, every
 other entry and all options of all groups (empty groups too) as values. State that an optimizer makes on its first
 step is made here on restore, shaped and placed like its parameter, without stepping.
+
+Where ranks have optimizers over different parameters, or a parameter is a part of several saved tensors, there are no
+groups that all ranks share: `perdure.adapters.torch.scattered` takes it parameter by parameter.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any
 
 import torch
 
 from perdure.adapters.torch.nested import take_tensors_out
+from perdure.adapters.torch.optimizer_entries import (
+    Entry,
+    OptimizerState,
+    Parts,
+    fresh,
+    kind_of,
+    not_given,
+    split_name,
+)
+from perdure.adapters.torch.scattered import (
+    BY_PARAMETER,
+    by_parameter,
+    capture_by_parameter,
+    prepare_by_parameter,
+)
 from perdure.adapters.torch.target import Place
-from perdure.adapters.torch.tensors import torch_dtype
-from perdure.errors import CallError, StateMismatch
-from perdure.state.index import Catalog, CatalogTensor
+from perdure.errors import StateMismatch
+from perdure.state.index import Catalog
 from perdure.state.values import decode_value
 
 __all__ = ["OptimizerState", "capture_optimizer", "prepare_optimizer"]
 
-_COUNTS = ("step", "mu_product")  # numbers about the steps, which are no parameter's even where that has no dims
 
-
-@dataclass(frozen=True, slots=True)
-class OptimizerState:
-    """Live tensors by name, those among the options of its groups apart, and everything else as one value."""
-
-    tensors: dict[str, torch.Tensor]
-    options: dict[str, torch.Tensor]
-    value: dict[str, Any]
-
-
-def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, names: dict[int, str]) -> OptimizerState:
-    """Describe ``optimizer`` as it is now. ``names``: ``id`` of a parameter to its name."""
-    tensors: dict[str, torch.Tensor] = {}
-    options: dict[str, torch.Tensor] = {}
+def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, parts: Parts) -> OptimizerState:
+    """Describe ``optimizer`` as it is now. ``parts``: ``id`` of a parameter to what it is in a checkpoint."""
+    _check_given(key, optimizer, parts)
+    if by_parameter(optimizer, parts):
+        return capture_by_parameter(key, optimizer, parts)
+    tensors: list[Entry] = []
+    options: list[Entry] = []
     state: dict[str, dict[str, Any]] = {}
     groups: list[dict[str, Any]] = []
     for i, group in enumerate(optimizer.param_groups):
@@ -45,30 +53,36 @@ def capture_optimizer(key: str, optimizer: torch.optim.Optimizer, names: dict[in
         groups.append(mine)
         for option, value in group.items():
             if option == "params":
-                mine[option] = [_name(key, parameter, names, i, j) for j, parameter in enumerate(value)]
+                mine[option] = [parts[id(parameter)][0].name for parameter in value]
             elif isinstance(value, torch.Tensor):
-                options[f"{key}.param_groups.{i}.{option}"] = value
+                options.append((f"{key}.param_groups.{i}.{option}", value, None, None))
             else:
                 mine[option] = value
-    for parameter, name in _parameters(key, optimizer, names):
+    for parameter, name in _parameters(optimizer, parts):
         for entry, value in optimizer.state.get(parameter, {}).items():
             if isinstance(value, torch.Tensor):
-                tensors[f"{key}.state.{name}.{entry}"] = value
+                tensors.append((f"{key}.state.{name}.{entry}", value, None, None))
             else:
                 state.setdefault(name, {})[entry] = value
     value, nested = take_tensors_out(
-        f"{key}.nested", {"kind": _kind(optimizer), "param_groups": groups, "state": state}
+        f"{key}.nested", {"kind": kind_of(optimizer), "param_groups": groups, "state": state}
     )
-    return OptimizerState(tensors, options | nested, value)
+    options += [(name, tensor, None, None) for name, tensor in nested.items()]
+    return OptimizerState(tensors, options, [(key, value, None)])
 
 
-def prepare_optimizer(
-    place: Place, key: str, optimizer: torch.optim.Optimizer, names: dict[int, str], catalog: Catalog
-) -> None:
+def prepare_optimizer(place: Place, key: str, optimizer: torch.optim.Optimizer, parts: Parts, catalog: Catalog) -> None:
     """Add the optimizer to a restore; raise `StateMismatch` where its groups or parameters are not the saved ones."""
-    live = {name: parameter for parameter, name in _parameters(key, optimizer, names)}
-    if key in catalog.values:  # before a byte is written
-        _check_kind(key, optimizer, decode_value(catalog.values[key], key=key), names)
+    _check_given(key, optimizer, parts)
+    saved_value = decode_value(catalog.values[key], key=key) if key in catalog.values else None
+    if saved_value is not None:  # before a byte is written
+        _check_kind(key, optimizer, saved_value)
+    if by_parameter(optimizer, parts) or (saved_value is not None and BY_PARAMETER in saved_value):
+        prepare_by_parameter(place, key, optimizer, parts, catalog, saved_value)
+        return
+    live = {name: parameter for parameter, name in _parameters(optimizer, parts)}
+    if saved_value is not None:
+        _check_groups(key, optimizer, parts, saved_value["param_groups"])
     step_on_device = {
         id(parameter): bool(group.get("capturable") or group.get("fused"))
         for group in optimizer.param_groups
@@ -79,13 +93,13 @@ def prepare_optimizer(
     for saved in catalog.tensors.values():
         if not saved.name.startswith(prefix):
             continue
-        name, entry = _split(saved.name.removeprefix(prefix), live)
+        name, entry = split_name(saved.name.removeprefix(prefix), live)
         if name is None:
             continue  # an unexpected key, reported with all others
         parameter = live[name]
         tensor = optimizer.state.get(parameter, {}).get(entry)
         if not isinstance(tensor, torch.Tensor):
-            tensor = _fresh(entry, saved, parameter, on_device=step_on_device[id(parameter)])
+            tensor = fresh(entry, saved, parameter, None, on_device=step_on_device[id(parameter)])
         new[name][entry] = tensor
         place.tensor(saved.name, tensor)
     for i, group in enumerate(optimizer.param_groups):
@@ -108,26 +122,17 @@ def prepare_optimizer(
     place.state(key, give)
 
 
-def _kind(optimizer: torch.optim.Optimizer) -> str:
-    return type(optimizer).__name__
-
-
-def _check_kind(key: str, optimizer: torch.optim.Optimizer, value: dict[str, Any], names: dict[int, str]) -> None:
-    if value["kind"] != _kind(optimizer):
+def _check_kind(key: str, optimizer: torch.optim.Optimizer, value: dict[str, Any]) -> None:
+    if value["kind"] != kind_of(optimizer):
         raise StateMismatch(
-            f"{key} is {_kind(optimizer)} here, {value['kind']} in the checkpoint; use the same optimizer, or restore "
-            "the model alone",
+            f"{key} is {kind_of(optimizer)} here, {value['kind']} in the checkpoint; use the same optimizer, or "
+            "restore the model alone",
             unexpected=[key],
         )
-    _check_groups(key, optimizer, names, value["param_groups"])
 
 
-def _check_groups(
-    key: str, optimizer: torch.optim.Optimizer, names: dict[int, str], saved: list[dict[str, Any]]
-) -> None:
-    live = [
-        [_name(key, p, names, i, j) for j, p in enumerate(g["params"])] for i, g in enumerate(optimizer.param_groups)
-    ]
+def _check_groups(key: str, optimizer: torch.optim.Optimizer, parts: Parts, saved: list[dict[str, Any]]) -> None:
+    live = [[parts[id(parameter)][0].name for parameter in group["params"]] for group in optimizer.param_groups]
     want = [group["params"] for group in saved]
     if live != want:
         missing = sorted({n for g in live for n in g} - {n for g in want for n in g})
@@ -141,39 +146,14 @@ def _check_groups(
         )
 
 
-def _parameters(
-    key: str, optimizer: torch.optim.Optimizer, names: dict[int, str]
-) -> Iterator[tuple[torch.Tensor, str]]:
+def _parameters(optimizer: torch.optim.Optimizer, parts: Parts) -> Iterator[tuple[torch.Tensor, str]]:
+    for group in optimizer.param_groups:
+        for parameter in group["params"]:
+            yield parameter, parts[id(parameter)][0].name
+
+
+def _check_given(key: str, optimizer: torch.optim.Optimizer, parts: Parts) -> None:
     for i, group in enumerate(optimizer.param_groups):
         for j, parameter in enumerate(group["params"]):
-            yield parameter, _name(key, parameter, names, i, j)
-
-
-def _name(key: str, parameter: torch.Tensor, names: dict[int, str], group: int, at: int) -> str:
-    found = names.get(id(parameter))
-    if found is None:
-        raise CallError(
-            f"parameter {at} of group {group} of {key} is in no module and no tensor that is given, so it would not be "
-            "saved; give what holds it too (attach: extra={...})",
-            key=key,
-        )
-    return found
-
-
-def _split(rest: str, live: dict[str, torch.Tensor]) -> tuple[str | None, str]:
-    """Split ``<parameter>.<entry>`` at the longest parameter name there is."""
-    at = rest.rfind(".")
-    while at > 0:
-        if rest[:at] in live:
-            return rest[:at], rest[at + 1 :]
-        at = rest.rfind(".", 0, at)
-    return None, rest
-
-
-def _fresh(entry: str, saved: CatalogTensor, parameter: torch.Tensor, *, on_device: bool) -> torch.Tensor:
-    """A tensor for ``entry``, as the optimizer would make it; ``on_device`` where it counts steps on the device."""
-    dtype = torch_dtype(saved.dtype)
-    if saved.shape == tuple(parameter.shape) and entry not in _COUNTS:
-        return torch.zeros_like(parameter, dtype=dtype, requires_grad=False)
-    device = parameter.device if on_device or saved.shape else "cpu"
-    return torch.zeros(saved.shape, dtype=dtype, device=device)
+            if id(parameter) not in parts:
+                raise not_given(key, i, j)

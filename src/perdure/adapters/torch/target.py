@@ -8,16 +8,9 @@ from typing import Any
 
 import torch
 
+from perdure.adapters.torch.forms import Form, held_blocks, whole_shape
 from perdure.adapters.torch.nested import put_tensors_back, references
-from perdure.adapters.torch.tensors import (
-    LocalBlock,
-    as_integers,
-    blocks_of,
-    dtype_name,
-    held_now,
-    torch_dtype,
-    write_into,
-)
+from perdure.adapters.torch.tensors import LocalBlock, as_integers, dtype_name, held_now, torch_dtype, write_into
 from perdure.errors import StateMismatch
 from perdure.layout import Box
 from perdure.state.index import Catalog, CatalogTensor
@@ -25,7 +18,7 @@ from perdure.state.items import Held, Memory, TensorItem
 from perdure.state.scopes import OnResize, rank_local_source
 from perdure.state.values import decode_value
 
-__all__ = ["Place", "Target", "TensorSink"]
+__all__ = ["Place", "Target", "TensorSink", "check_same"]
 
 _NOTHING: Any = object()
 
@@ -36,11 +29,16 @@ class _Part:
     memory: Memory
     live: bool
     view: torch.Tensor
+    compare: bool = False
+    """what comes must be what is in the view then; else it goes there"""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorSink:
-    """A live tensor and the memory of its blocks; what is not contiguous host memory has a packed copy beside it."""
+    """A live tensor and the memory of its blocks; what is not contiguous host memory has a packed copy beside it.
+
+    Several live tensors that are parts of one saved tensor make one sink.
+    """
 
     name: str
     dtype: str
@@ -49,21 +47,63 @@ class TensorSink:
 
     @classmethod
     def of(
-        cls, name: str, tensor: torch.Tensor, *, held: Callable[[LocalBlock], tuple[Held, bool]] = held_now
+        cls,
+        name: str,
+        tensor: torch.Tensor,
+        form: Form | None = None,
+        *,
+        held: Callable[[LocalBlock], tuple[Held, bool]] = held_now,
+        compare: bool = False,
     ) -> TensorSink:
-        """Describe ``tensor``; ``held`` says where the bytes of a block are, and whether they are the live ones."""
+        """Describe ``tensor``, which is a part of the tensor ``name`` where ``form`` says so.
+
+        ``held`` says where the bytes of a block are, and whether they are the live ones. ``compare``: it is filled by
+        another sink, and what was saved under this name must be the same.
+        """
         parts = []
-        for block in blocks_of(tensor, name=name):
-            there, live = held(block)
-            parts.append(_Part(there.box, there.memory, live, block.view))
-        return cls(name, dtype_name(tensor.dtype), tuple(tensor.shape), tuple(parts))
+        for block in held_blocks(tensor, form, name=name):
+            view = torch.empty_like(block.view, memory_format=torch.contiguous_format) if compare else block.view
+            there, live = held(LocalBlock(block.box, view))
+            parts.append(_Part(there.box, there.memory, live and not compare, block.view, compare))
+        return cls(name, dtype_name(tensor.dtype), whole_shape(tensor, form), tuple(parts))
+
+    def joined(self, other: TensorSink) -> TensorSink:
+        """Both together: they are parts of one tensor."""
+        if (self.dtype, self.shape) != (other.dtype, other.shape):
+            raise StateMismatch(
+                f"the parts of {self.name} that are here do not fit: {self.dtype}{list(self.shape)} and "
+                f"{other.dtype}{list(other.shape)}",
+                shape=[self.name],
+            )
+        return TensorSink(self.name, self.dtype, self.shape, self.parts + other.parts)
 
     def write_back(self) -> None:
         """Copy packed blocks into the live tensor, after they have been filled."""
         with torch.no_grad():
             for part in self.parts:
-                if not part.live:
+                if not part.live and not part.compare:
                     write_into(part.view, part.memory.owner, name=self.name)
+
+    def check(self) -> None:
+        """Compare what is to be the same as what other sinks have written; raise `StateMismatch` where it is not."""
+        for part in self.parts:
+            if part.compare and not torch.equal(as_integers(part.memory.owner), as_integers(part.view.cpu())):
+                raise StateMismatch(
+                    f"{self.name} was saved with another value than what is one tensor with it here; restore it into "
+                    "a model that keeps the two apart",
+                    shape=[self.name],
+                )
+
+
+def check_same(name: str, one: torch.Tensor, other: torch.Tensor) -> None:
+    """Raise `StateMismatch` unless both hold the same bits: they would be saved as one."""
+    same = (one.dtype, one.shape) == (other.dtype, other.shape)
+    if not same or not torch.equal(as_integers(one.detach()), as_integers(other.detach())):
+        raise StateMismatch(
+            f"{name} is to be one tensor in the checkpoint, but is not the same in all that make it up here; save them "
+            "apart, without fuse=",
+            shape=[name],
+        )
 
 
 @dataclass(slots=True)
@@ -72,6 +112,8 @@ class Target:
 
     sinks: dict[str, tuple[TensorSink, tuple[str, ...], bool, OnResize]] = field(default_factory=dict)
     setters: list[tuple[str, Callable[[Any], None], bool, OnResize]] = field(default_factory=list)
+    apart: set[str] = field(default_factory=set)
+    """names that other ranks need not hold"""
 
     def within(self, *, local: bool, on_resize: OnResize) -> Place:
         """A view of this target for one top-level entry of the tree."""
@@ -109,6 +151,8 @@ class Target:
         """Hand the saved values to their objects; the tensors have been filled."""
         for sink, *_ in self.sinks.values():
             sink.write_back()
+        for sink, *_ in self.sinks.values():
+            sink.check()
         for key, give, local, on_resize in self.setters:
             saved = self._saved(catalog, key, local, on_resize, rank, world)
             if saved is not _NOTHING:
@@ -137,9 +181,28 @@ class Place:
     local: bool
     on_resize: OnResize
 
-    def tensor(self, name: str, tensor: torch.Tensor, *, aliases: tuple[str, ...] = ()) -> None:
-        """Fill ``tensor`` from what was saved as ``name``."""
-        self.target.sinks[name] = (TensorSink.of(name, tensor), aliases, self.local, self.on_resize)
+    def tensor(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        *,
+        aliases: tuple[str, ...] = (),
+        form: Form | None = None,
+        compare: bool = False,
+    ) -> None:
+        """Fill ``tensor`` from what was saved as ``name``, or as that part of it that ``form`` says.
+
+        ``compare``: it is filled from elsewhere too, and must come out the same.
+        """
+        sink = TensorSink.of(name, tensor, form, compare=compare)
+        known = self.target.sinks.get(name)
+        if known is not None:
+            sink, aliases = known[0].joined(sink), known[1]
+        self.target.sinks[name] = (sink, aliases, self.local, self.on_resize)
+
+    def apart(self, name: str) -> None:
+        """Not every rank holds ``name``, and others hold what this one does not."""
+        self.target.apart.add(name)
 
     def state(self, key: str, give: Callable[[Any], None]) -> None:
         """Call ``give`` with the value saved as ``key``."""

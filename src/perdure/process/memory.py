@@ -1,0 +1,66 @@
+"""How much memory can be had: what the kernel reckons for the machine, and what the limits of this process leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+__all__ = ["available_nbytes"]
+
+_ANY = 1 << 62
+
+
+def available_nbytes(*, root: Path = Path("/")) -> int:
+    """Bytes that can be taken without swapping and without exceeding a limit of a cgroup, version 1 or 2.
+
+    Of page cache in a cgroup what has not been used lately counts as free, as it does for the machine. ``root`` is
+    where ``proc`` and ``sys`` are.
+    """
+    return max(0, min([_of_machine(root), *_of_cgroups(root)]))
+
+
+def _of_machine(root: Path) -> int:
+    try:
+        lines = (root / "proc/meminfo").read_text().splitlines()
+    except OSError:
+        return _ANY
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _ANY)
+
+
+def _of_cgroups(root: Path) -> Iterator[int]:
+    """What each limit above this process leaves; limits that cannot be read are not there."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds == "":
+            top, limit, used, cache = root / "sys/fs/cgroup", "memory.max", "memory.current", "inactive_file"
+        elif "memory" in kinds.split(","):
+            top = root / "sys/fs/cgroup/memory"
+            limit, used, cache = "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"
+        else:
+            continue
+        own = top / path.lstrip("/")
+        for folder in (own, *own.parents):  # a container may not see the folder that the host names
+            if folder != top and top not in folder.parents:
+                break
+            at_most, taken = _number(folder / limit), _number(folder / used)
+            if at_most is not None and taken is not None:
+                yield at_most - taken + _counted(folder / "memory.stat", cache)
+
+
+def _number(path: Path) -> int | None:
+    try:
+        return int(path.read_text())
+    except (OSError, ValueError):  # not there, or "max"
+        return None
+
+
+def _counted(path: Path, name: str) -> int:
+    try:
+        lines = path.read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) for line in lines if line.startswith(f"{name} ")), 0)

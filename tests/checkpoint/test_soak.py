@@ -1,0 +1,11 @@
+"""A short soak; `./dev campaign soak` is the long one."""
+
+from __future__ import annotations
+
+from conftest import Place
+from soaking import assert_flat, soak
+
+
+def test_many_saves_in_a_row_hold_no_more_memory_descriptors_or_threads(place: Place) -> None:
+    samples = soak(place, 40)
+    assert_flat(samples, more_bytes=24 << 20)
