@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from perdure.adapters.torch.flat_slices import FlatSlice
     from perdure.adapters.torch.hf_trainer import TrainerCallback
     from perdure.adapters.torch.load import load
+    from perdure.adapters.torch.load_into import load_into
     from perdure.adapters.torch.rng import Rng
     from perdure.adapters.torch.views import Fused, Stage, View
     from perdure.plan import reshard
@@ -47,6 +48,7 @@ __all__ = [
     "keep",
     "layout",
     "load",
+    "load_into",
     "plan",
     "reshard",
     "testing",
@@ -64,6 +66,7 @@ _HOME = {
     "View": "perdure.adapters.torch.views",
     "attach": "perdure.adapters.torch.attach",
     "load": "perdure.adapters.torch.load",
+    "load_into": "perdure.adapters.torch.load_into",
     "reshard": "perdure.plan",
 }
 

@@ -19,7 +19,7 @@ from typing import Any
 import jumping
 import trainer
 
-from perdure.checkpoint import checkpointer, copying, restoring
+from perdure.checkpoint import checkpointer, copying, together
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.messages import Reached
 
@@ -91,6 +91,6 @@ if os.environ.get("CLOCK_RANK") == os.environ.get("RANK", "0"):
 if "RELAY" in os.environ:
     AgentLink.join = relay(AgentLink.join)  # type: ignore[method-assign]
 checkpointer.Checkpointer._hear = tell_copies(checkpointer.Checkpointer._hear)  # type: ignore[method-assign]
-restoring.load = gate_load(restoring.load)
+together.carry_out = gate_load(together.carry_out)
 trainer.Fault.arm = gate_arm(trainer.Fault.arm)  # type: ignore[method-assign]
 trainer.main()

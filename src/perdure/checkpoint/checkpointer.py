@@ -250,7 +250,11 @@ class Checkpointer:
         return self._run.latest()
 
     def wait_for(self, *, step_after: int, timeout_s: float) -> int:
-        """Wait until a step after ``step_after`` is committed (by whoever trains) and return it."""
+        """Wait until a step after ``step_after`` is committed (by whoever trains) and return it.
+
+        For a process that only reads, such as an evaluator: it needs no agent and no process group, and the run need
+        not have begun. Raises `DeadlineExceeded`, which says how far the run is, after ``timeout_s``.
+        """
         return self._run.wait_for(step_after=step_after, timeout_s=timeout_s)
 
     def close(self, *, leaving_within_s: float | None = None) -> None:

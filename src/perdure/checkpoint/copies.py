@@ -20,6 +20,7 @@ from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog
 from perdure.state.load import PackSource
 from perdure.state.part_reader import PartReader
+from perdure.state.step_index import read_catalog
 from perdure.store import Commit, Note, PackIndex, PackRef, Part, PartRef, Run
 from perdure.store.branch import branch, commit_of
 from perdure.store.places import SLOTS, number_of, slot_name
@@ -70,14 +71,28 @@ class Copies:
             )
         return found
 
-    def catalog(self, facts: SlotFacts) -> tuple[Catalog, Packs, list[str]]:
+    def catalog(
+        self,
+        facts: SlotFacts,
+        *,
+        rank: int | None = None,
+        known: Mapping[str, memoryview] | None = None,
+        moved: Callable[[int], None] = lambda parts: None,
+    ) -> tuple[Catalog, Packs, list[str]]:
         """The index of a commit; for each of its packs the copies of it, the nearest first; and what was bad.
 
-        Of what was bad more may be told while the step is loaded: parts of the index are read then.
+        ``rank``, ``known`` and ``moved`` are those of `read_catalog`; where home alone has the commit, its parts are
+        read as there, many at once. Of what was bad more may be told while the step is loaded: parts of the index are
+        read then.
         """
         home, far = _Copy("disk", lambda: self._here), _Copy("remote", self._copy)
         copies = [each for each, there in ((home, facts.home), (far, facts.remote)) if there]
-        return _Reading(copies, facts).catalog()
+        reading = _Reading(copies, facts)
+        if copies != [home]:
+            return reading.catalog()
+        reading.same(self._here.read_slot(facts.slot))
+        catalog, packs = read_catalog(self._here, facts.slot, rank=rank, known=known, moved=moved)
+        return catalog, {name: [pack] for name, pack in packs.items()}, []
 
     def is_gone(self, facts: SlotFacts) -> bool:
         """Whether a commit that was lined up was given up since, wherever it was."""
@@ -146,7 +161,7 @@ class _Reading:
         self._notes: list[str] = []
 
     def catalog(self) -> tuple[Catalog, Packs, list[str]]:
-        commit = self._first(lambda run: self._same(run.read_slot(self._facts.slot)))
+        commit = self._first(lambda run: self.same(run.read_slot(self._facts.slot)))
         if not commit.parts:
             name = slot_name(self._facts.slot)
             raise FormatRefused(f"{name} is refused: it names no part; use another copy or an older step", file=name)
@@ -161,7 +176,8 @@ class _Reading:
     def _reader(self, ref: PartRef, part: Part) -> PartReader:
         return PartReader(part, lambda leaf: self._first(lambda run: run.read_leaf(ref, leaf)), file=ref.name)
 
-    def _same(self, commit: Commit) -> Commit:
+    def same(self, commit: Commit) -> Commit:
+        """The commit, if it is the one that was lined up."""
         if _facts(commit, home=self._facts.home, remote=self._facts.remote) != self._facts:
             raise BlobMissing(f"slot {commit.slot} is not the step that was lined up", file=slot_name(commit.slot))
         return commit
@@ -233,7 +249,8 @@ def _missing_far(error: PerdureError, file: str) -> PerdureError:
 
 
 def _facts(commit: Commit, *, home: bool, remote: bool) -> SlotFacts:
-    return SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq, home, remote)
+    where = (home, remote, len(commit.parts))
+    return SlotFacts(commit.slot, commit.step, commit.epoch, commit.session, commit.seq, *where)
 
 
 def _standing(far: Run) -> frozenset[int]:

@@ -20,7 +20,7 @@ __all__ = ["Candidate", "RankView", "SlotFacts", "holders_of", "line_up"]
 
 
 class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """A commit on the current branch, and where it stands: in the store that commits, in its copy far away."""
+    """A commit on the current branch, where it stands (in the store that commits, in its copy far away), its parts."""
 
     slot: int
     step: int
@@ -29,6 +29,7 @@ class SlotFacts(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
     seq: int
     home: bool = True
     remote: bool = False
+    parts: int = 0
 
 
 class RankView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -41,12 +42,16 @@ class RankView(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A step that every rank can have; ``slot`` if it is committed, ``generation`` if it is in memory everywhere."""
+    """A step that every rank can have; ``slot`` if it is committed, ``generation`` if it is in memory everywhere.
+
+    ``parts`` are those of the commit.
+    """
 
     step: int
     slot: int | None
     session: str | None
     seq: int | None
+    parts: int = 0
 
     @property
     def name(self) -> tuple[str, int]:
@@ -84,7 +89,7 @@ def line_up(views: Sequence[RankView]) -> list[Candidate]:
         # By the name of the save, never by the slot: a store that was lost and came back may use a slot once more.
         name = (commit.session, commit.seq)
         memory_session, memory_seq = name if name in everywhere else (None, None)
-        found.append(Candidate(commit.step, commit.slot, memory_session, memory_seq))
+        found.append(Candidate(commit.step, commit.slot, memory_session, memory_seq, commit.parts))
     return found
 
 

@@ -103,7 +103,8 @@ class OpenedRun:
             latest = self.newest()
             if latest is not None and latest > step_after:
                 return latest
-            deadline.check(f"the newest is {latest}")
+            begun = "no step is committed there yet" if self._there_is() is not None else "there is no run there yet"
+            deadline.check(begun if latest is None else f"the newest is {latest}")
             time.sleep(min(_LOOK_S, deadline.left()))
 
     def _open(self, *, create: bool) -> Run:

@@ -22,8 +22,10 @@ from perdure.checkpoint.lineup import Candidate, RankView, SlotFacts, holders_of
 from perdure.checkpoint.link import AgentLink, Loan
 from perdure.checkpoint.meeting import Peers
 from perdure.checkpoint.messages import Adopt, Generation
+from perdure.checkpoint.parts_together import MANY_PARTS, read_parts_together
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.checkpoint.step_memory import StepMemory
+from perdure.checkpoint.together import Together
 from perdure.clock import Deadline
 from perdure.errors import (
     AgentLost,
@@ -31,7 +33,6 @@ from perdure.errors import (
     Bug,
     CallError,
     DeadlineExceeded,
-    FormatRefused,
     IntegrityError,
     PerdureError,
     StorageError,
@@ -40,15 +41,12 @@ from perdure.errors import (
 )
 from perdure.events import Restored
 from perdure.fabric import Fabric
-from perdure.state.catalogs import catalog_of
 from perdure.state.claims import check_claims, claims
-from perdure.state.disk_pack import DiskPack
 from perdure.state.index import Catalog
-from perdure.state.load import LoadReport, Match, PackSource, load, match
-from perdure.state.part_reader import PartReader
+from perdure.state.load import LoadReport, PackSource, match, prepare
+from perdure.state.step_index import read_catalog
 from perdure.store import Run
 from perdure.store.branch import commit_of
-from perdure.store.places import slot_name
 
 __all__ = ["Done", "Restoring", "read_catalog"]
 
@@ -76,10 +74,9 @@ class _Opened:
     """A candidate ready to be loaded."""
 
     catalog: Catalog
-    stored: Mapping[str, Sequence[PackSource]]
     memory: StepMemory
     target: Target
-    matches: list[Match]
+    together: Together
     notes: Sequence[str]
     claims: tuple[str, str] | None
     """what this rank wants, where others may want the rest"""
@@ -106,6 +103,7 @@ class Restoring:
         self._run, self._fabric, self._framework, self._link = run, fabric, framework, link
         self._node, self._peers, self._url = node, peers, url
         self._views: list[RankView] = []
+        self._heard: list[Any] = []
         self._deadlines, self._budget_bytes = deadlines, budget_bytes
         self._mine: list[Generation] = []
         self._head: SlotFacts | None = None
@@ -125,19 +123,25 @@ class Restoring:
         while waiting:
             candidate = waiting.pop(0)
             tried.add((candidate.slot, candidate.session, candidate.seq))
-            last, opened = self._vote(lambda c=candidate: self._open(tree, c))  # type: ignore[misc]
+            parts = self._parts(candidate)
+            last, opened = self._vote(
+                lambda c=candidate, p=parts: self._open(tree, c, p),  # type: ignore[misc]
+                tell=lambda o: o.together.invitation,  # type: ignore[union-attr]
+            )
+            invited = dict(enumerate(self._heard))
             try:
                 if last is None and opened is not None:
                     last = self._unclaimed(opened)
                 if last is None and opened is not None:
                     written = True
-                    last, report = self._vote(lambda o=opened: self._load(o))  # type: ignore[misc]
+                    last, report = self._vote(lambda o=opened, i=invited: self._load(o, i))  # type: ignore[misc]
                     if last is None:
                         last, _ = self._vote(lambda o=opened: self._hand_over(o))  # type: ignore[misc]
                     if last is None and report is not None:
                         return self._done(candidate, report, [*notes, *opened.notes], time.monotonic() - began)
             finally:
                 if opened is not None:
+                    opened.together.close()
                     opened.memory.close()
             assert last is not None
             if not isinstance(last, IntegrityError):
@@ -178,16 +182,9 @@ class Restoring:
                 mine = self._copies.is_gone(self._facts(slot))
         return bool(self._gather(mine, "all ranks to restore")[0])
 
-    def _load(self, opened: _Opened) -> LoadReport:
+    def _load(self, opened: _Opened, invitations: Mapping[int, Any]) -> LoadReport:
         return unless_stalled(
-            lambda moved: load(
-                opened.catalog,
-                opened.matches,
-                lambda pack: opened.stored.get(pack, ()),
-                budget_bytes=self._budget_bytes,
-                on_bytes=moved,
-                nearer=opened.memory.holders,
-            ),
+            lambda moved: opened.together.load(invitations, on_bytes=moved),
             stall_s=self._deadlines.stall_s,
             what="reading tensors",
         )
@@ -231,7 +228,24 @@ class Restoring:
         """What rank 0 has lined up in ``slot``."""
         return next(each for each in self._views[0].chain or () if each.slot == slot)
 
-    def _open(self, tree: Mapping[str, Any], candidate: Candidate) -> _Opened:
+    def _parts(self, candidate: Candidate) -> Mapping[str, memoryview]:
+        """What the parts of a candidate say, where there are so many that ranks read them for one another."""
+        slot = candidate.slot
+        if slot is None or candidate.parts < MANY_PARTS or self._fabric.world == 1:
+            return {}
+        problem, commit = self._vote(lambda: self._run.read_slot(slot))
+        if problem is not None or commit is None:
+            return {}  # `_open` meets the same, and all ranks take the next candidate
+        return read_parts_together(
+            self._run.store,
+            commit.parts,
+            fabric=self._fabric,
+            agree_s=self._deadlines.agree_s,
+            stall_s=self._deadlines.stall_s,
+            budget_bytes=self._budget_bytes,
+        )
+
+    def _open(self, tree: Mapping[str, Any], candidate: Candidate, parts: Mapping[str, memoryview]) -> _Opened:
         memory = self._in_memory(candidate)
         stored: Mapping[str, Sequence[PackSource]] = {}
         found: Catalog | None = None
@@ -240,7 +254,7 @@ class Restoring:
             try:
                 facts = self._facts(candidate.slot)
                 found, stored, notes = unless_stalled(
-                    lambda moved: self._copies.catalog(facts),
+                    lambda moved: self._copies.catalog(facts, rank=self._fabric.rank, known=parts, moved=moved),
                     stall_s=self._deadlines.stall_s,
                     what=f"the index of step {candidate.step}",
                 )
@@ -260,7 +274,26 @@ class Restoring:
         keys, partial = target.value_keys(), bool(target.apart)
         matches = match(catalog, items, keys, rank=rank, world=world, partial=partial)
         wanted = claims(catalog, matches, keys, apart=target.apart) if partial else None
-        return _Opened(catalog, stored, memory, target, matches, notes, wanted)
+        prepared = unless_stalled(
+            lambda moved: prepare(
+                catalog,
+                matches,
+                lambda pack: stored.get(pack, ()),
+                budget_bytes=self._budget_bytes,
+                nearer=memory.holders,
+                opened=moved,
+            ),
+            stall_s=self._deadlines.stall_s,
+            what="the headers of packs",
+        )
+        together = Together(
+            prepared,
+            rank=rank,
+            ranks=[number for number, view in enumerate(self._views) if view.node == self._node],
+            stall_s=self._deadlines.stall_s,
+            label=f"restore.{rank}",
+        )
+        return _Opened(catalog, memory, target, together, notes, wanted)
 
     def _unclaimed(self, opened: _Opened) -> PerdureError | None:
         """Why the ranks do not want all that was saved, where none of them wants all; the same on every rank."""
@@ -300,15 +333,22 @@ class Restoring:
         except (AgentLost, DeadlineExceeded):
             return []
 
-    def _vote(self, work: Callable[[], Result]) -> tuple[PerdureError | None, Result | None]:
-        """Run ``work`` and tell all ranks how it went; the error of the lowest failing rank is everybody's."""
+    def _vote(
+        self, work: Callable[[], Result], *, tell: Callable[[Result], Any] = lambda result: None
+    ) -> tuple[PerdureError | None, Result | None]:
+        """Run ``work`` and tell all ranks how it went; the error of the lowest failing rank is everybody's.
+
+        What ``tell`` makes of each rank's result is what has been heard then.
+        """
         result: Result | None = None
-        mine: dict[str, Any] | None = None
+        mine: list[Any] = [None, None]
         try:
             result = work()
+            mine = [None, tell(result)]
         except Exception as error:  # also a bug on one rank must not leave the others waiting
-            mine = to_wire(error)
-        told = self._gather(mine, "all ranks to restore")
+            mine = [to_wire(error), None]
+        gathered = self._gather(mine, "all ranks to restore")
+        told, self._heard = [each for each, _ in gathered], [each for _, each in gathered]
         errors = [(rank, from_wire(each)) for rank, each in enumerate(told) if each is not None]
         if not errors:
             return None, result
@@ -327,6 +367,8 @@ class Restoring:
             step=candidate.step,
             tiers=report.tier_nbytes,
             seconds=seconds,
+            read_nbytes=report.read_nbytes + report.pad_nbytes,
+            shared_nbytes=report.shared_nbytes,
             verified_tiles=report.verified_tiles,
             committed=candidate.slot is not None,
             notes=(*notes, *report.notes),
@@ -343,27 +385,3 @@ class Restoring:
         if head is not None and follows is not None and follows > head.slot:
             follows = head.slot  # the slot was lost with the store, which came back from its copy
         return Done(candidate.step, follows, adoption(self._views, candidate, node=self._node, follows=follows), fact)
-
-
-def read_catalog(run: Run, slot: int, *, names: Sequence[str] | None = None) -> tuple[Catalog, dict[str, PackSource]]:
-    """The catalog of a commit, and for each pack its source in the store.
-
-    ``names`` (names and patterns with ``*``) reads of the index what is needed for those tensors alone.
-    """
-    commit = run.read_slot(slot)
-    if not commit.parts:
-        raise FormatRefused(
-            f"{slot_name(slot)} is refused: it names no part; use another copy or an older step", file=slot_name(slot)
-        )
-    packs: dict[str, PackSource] = {}
-    readers: list[PartReader] = []
-    for ref in commit.parts:
-        part = run.read_part(ref)
-        if (part.epoch, part.step) != (commit.epoch, commit.step):
-            raise FormatRefused(
-                f"{ref.name} is of another save than {slot_name(slot)}; use another copy or an older step",
-                file=ref.name,
-            )
-        readers.append(PartReader.of(run, ref, part))
-        packs.update({pack.name: DiskPack(run, pack) for pack in part.packs})
-    return catalog_of(readers, wanted=names), packs

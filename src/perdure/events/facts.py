@@ -87,12 +87,14 @@ class SaveFailed(Fact, frozen=True, kw_only=True, tag="save-failed"):
 
 class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
     """This rank's state is that of ``step`` again. ``tiers`` maps tier to bytes; ``committed`` is false for a step from
-    memory.
+    memory. This rank itself read ``read_nbytes`` for it, and took ``shared_nbytes`` that others of its node had read.
     """
 
     step: int
     tiers: dict[str, int]
     seconds: float
+    read_nbytes: int = 0
+    shared_nbytes: int = 0
     verified_tiles: int = 0
     committed: bool = True
     notes: tuple[str, ...] = ()
@@ -101,6 +103,7 @@ class Restored(Fact, frozen=True, kw_only=True, tag="restored"):
         where = " and ".join(f"{size(n)} from {tier}" for tier, n in self.tiers.items()) or "nothing to read"
         newer = "" if self.committed else ", which no store holds yet"
         notes = f"; {'; '.join(self.notes)}" if self.notes else ""
+        where += f", {size(self.shared_nbytes)} of it read by other ranks of the node" if self.shared_nbytes else ""
         how = f"{self.verified_tiles} tiles verified, {seconds(self.seconds)}"
         return f"restored step {self.step}{newer} ({where}, {how}){notes}"
 

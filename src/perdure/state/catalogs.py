@@ -13,30 +13,33 @@ from perdure.errors import FormatRefused
 from perdure.state.index import Catalog, CatalogTensor, Joining
 from perdure.state.part_reader import PartReader
 from perdure.state.stored import StoredBase
+from perdure.store import LeafRef
 
 __all__ = ["Patterns", "catalog_of"]
 
 _GLOB = re.compile(r"[*?\[]")
 
 
-def catalog_of(readers: Sequence[PartReader], *, wanted: Sequence[str] | None = None) -> Catalog:
+def catalog_of(
+    readers: Iterable[PartReader], *, wanted: Sequence[str] | None = None, rank: int | None = None
+) -> Catalog:
     """The catalog of a step from all of its parts; ``wanted`` (patterns of names, with ``*``) reads what fits alone.
 
     A tensor of one rank is also called ``name@rank3``. Without ``wanted`` values come along, with it they do not.
+    ``rank`` leaves out what is of one rank alone, but for that whose state rank ``rank`` may take
+    (`perdure.state.scopes`). ``readers`` are taken one after another, so they may come as they are read.
     Raises `FormatRefused` where parts contradict each other or a rank is in none of them.
     """
     joining = Joining()
     chosen = None if wanted is None else Patterns(wanted)
     sizes: dict[str, int] = {}
+    met: list[PartReader] = []
     for reader in readers:
+        met.append(reader)
         with _told(reader.file):
             joining.ranks(reader.file, reader.index.world, reader.index.ranks)
-    every = f"{readers[0].file} and {len(readers) - 1} more" if len(readers) > 1 else "".join(r.file for r in readers)
-    with _told(every):
-        joining.all_there()  # before what is said of all ranks is worked out
-    for reader in readers:
-        with _told(reader.file):
-            _join(joining, reader, chosen, sizes)
+            _join(joining, reader, chosen, sizes, None if rank is None else rank % reader.index.world)
+    every = f"{met[0].file} and {len(met) - 1} more" if len(met) > 1 else "".join(r.file for r in met)
     with _told(every):
         catalog = joining.done()
         for name, size in sizes.items():
@@ -44,7 +47,7 @@ def catalog_of(readers: Sequence[PartReader], *, wanted: Sequence[str] | None = 
                 raise FormatRefused(
                     f"the blocks of {name!r} hold {size} elements of {prod(catalog.tensors[name].shape)}", tensor=name
                 )
-    return replace(catalog, base_of=lambda key: _base_of(readers, key))
+    return replace(catalog, base_of=lambda key: _base_of(met, key))
 
 
 def _base_of(readers: Sequence[PartReader], key: str) -> StoredBase | None:
@@ -52,8 +55,13 @@ def _base_of(readers: Sequence[PartReader], key: str) -> StoredBase | None:
     return next((found for reader in readers if (found := reader.base(key)) is not None), None)
 
 
-def _join(joining: Joining, reader: PartReader, chosen: Patterns | None, sizes: dict[str, int]) -> None:
-    """Tell what a part says; ``sizes`` counts the elements that there are of each tensor."""
+def _join(
+    joining: Joining, reader: PartReader, chosen: Patterns | None, sizes: dict[str, int], rank: int | None
+) -> None:
+    """Tell what a part says; ``sizes`` counts the elements that there are of each tensor.
+
+    Of what is of one rank alone that of ``rank`` counts, or of all ranks without it.
+    """
     others: dict[str, list[str]] = {}
     for alias, name in reader.aliases():
         others.setdefault(name, []).append(alias)
@@ -63,14 +71,18 @@ def _join(joining: Joining, reader: PartReader, chosen: Patterns | None, sizes: 
         joining.tensor(replace(tensor, aliases=tuple(others.pop(tensor.name, ()))))
 
     if chosen is None:
-        for tensor, size in reader.sized():
-            enter(tensor, size)
+        for placed in reader.placed():
+            sizes[placed.name] = sizes.get(placed.name, 0) + placed.geometry.size
+            joining.segment(
+                placed.name, placed.dtype, placed.shape, others.pop(placed.name, ()), reader.segment(placed)
+            )
         if others:
             raise FormatRefused(f"{min(others)!r} has other names, but is not there")
-        for local in reader.locals():
+        for local in reader.locals(of=rank):
             joining.tensor(local)
-        for key, rank, value in reader.values():
-            joining.value(key, rank, value)
+        for key, owner, value in reader.values():
+            if rank is None or owner is None or owner == rank:
+                joining.value(key, owner, value)
         return
     meant = {name for name, aliases in others.items() if any(chosen.fit(alias) for alias in aliases)}
     for name in sorted(meant | chosen.literal):
@@ -125,5 +137,12 @@ class Patterns:
                 return each
         return None
 
+    def needs(self, leaf: LeafRef) -> bool:
+        """Whether a leaf is looked at for them."""
+        if leaf.kind == "tensors":
+            return self.may_hold(leaf.first, leaf.last) or any(leaf.first <= each <= leaf.last for each in self.literal)
+        return leaf.kind in ("locals", "aliases")
+
     def may_hold(self, first: str, last: str) -> bool:
+        """Whether a pattern may fit a name from ``first`` to ``last``."""
         return any(first[: len(front)] <= front and last >= front for front in self._fronts)

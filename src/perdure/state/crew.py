@@ -30,6 +30,10 @@ class Buffers:
         self.high_nbytes = 0
         """the most bytes that all buffers together ever had"""
 
+    def shrink(self, budget_bytes: int) -> None:
+        """Have at most ``budget_bytes`` from now on; before any is taken."""
+        self._budget_bytes = budget_bytes
+
     @contextmanager
     def take(self, nbytes: int) -> Iterator[memoryview]:
         """A buffer of ``nbytes`` bytes, page-aligned; waits until others have given back enough."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perdure.store import PackIndex, PackRef, Run, read_digested
+from perdure.store.api import Resident
 
 __all__ = ["DiskPack"]
 
@@ -34,3 +37,8 @@ class DiskPack:
         """Read into ``into`` and hash what has come."""
         store, name = self._run.store, self._ref.name
         return read_digested(store, name, start=start, nbytes=nbytes, into=into, tile_bytes=tile_bytes)
+
+    def resident(self, at: Sequence[int]) -> int:
+        """At how many of the bytes ``at`` the pack lies in this machine's memory already."""
+        store = self._run.store
+        return store.resident(self._ref.name, at) if isinstance(store, Resident) else 0

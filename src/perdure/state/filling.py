@@ -10,23 +10,29 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from perdure.codec import decode_tile, tile_digests
 from perdure.codec.digest import digest_bytes
+from perdure.codec.stage import Bytes
 from perdure.errors import BlobCorrupt, BlobMissing, IntegrityError, StorageError
 from perdure.shm import copy_many
 from perdure.state.bases import Bases
 from perdure.state.crew import Buffers
 from perdure.state.framed import read_header
 from perdure.state.geometry import stored_as
+from perdure.state.given import Given
 from perdure.state.reads import Framed, Limits, Read, TileRange, Wanted, plan_reads
 from perdure.state.source import LoadReport, PackSource
 from perdure.state.transfers import Transfer, put
 from perdure.store.pack import PackIndex
 
-__all__ = ["Filling", "Job"]
+__all__ = ["Filling", "Job", "Passed"]
+
+Passed: TypeAlias = Callable[[str, int, Bytes], None]
+"""Is told of verified bytes of a piece: its key, from which byte on, and the bytes (decoded)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +62,12 @@ class Bad:
 class Filling:
     """One load, as its threads see it."""
 
-    def __init__(self, limits: Limits, buffers: Buffers, bases: Bases, on_bytes: Callable[[int], None] | None) -> None:
+    def __init__(self, limits: Limits, buffers: Buffers, bases: Bases) -> None:
         self.report = LoadReport()
+        self.on_bytes: Callable[[int], None] | None = None
+        self.limits = limits
+        self.buffers = buffers
         self._bases = bases
-        self._limits = limits
-        self._buffers = buffers
-        self._on_bytes = on_bytes
         self._lock = threading.Lock()
 
     def plan(self, transfers: Sequence[Transfer], copies: tuple[PackSource, ...], at: int) -> list[Job]:
@@ -87,14 +93,17 @@ class Filling:
                 wanted.append(self._wanted(key, tuple(each), index, copies[at]))
             except (IntegrityError, StorageError) as error:
                 jobs += self._elsewhere(error, each, copies, at)
-        plan = plan_reads(wanted, tile_bytes=index.tile_bytes, limits=self._limits)
+        plan = plan_reads(wanted, tile_bytes=index.tile_bytes, limits=self.limits)
         return [*(Job(read, index, copies, at) for read in plan.reads), *jobs]
 
-    def carry_out(self, job: Job) -> None:
-        """Make the read and fill what it is for; what is bad comes from the next copy."""
+    def carry_out(self, job: Job, passed: Passed | None = None) -> None:
+        """Make the read and fill what it is for; what is bad comes from the next copy.
+
+        ``passed`` is told of all that verified in this very copy.
+        """
         read = job.read
         try:
-            done, verified, bad = self._direct(job) if read.direct else self._staged(job)
+            done, verified, bad = self._direct(job, passed) if read.direct else self._staged(job, passed)
         except (IntegrityError, StorageError) as error:
             done, verified, bad = 0, 0, [Bad(tiles.transfers, tiles.lo, tiles.hi, error) for tiles in read.ranges]
         self._tell(job, done, verified)
@@ -142,16 +151,19 @@ class Filling:
         tiles_nbytes = sum(tiles.nbytes for tiles in job.read.ranges)
         report, tier = self.report, job.source.tier
         with self._lock:
-            report.read_nbytes += tiles_nbytes
-            report.pad_nbytes += job.read.nbytes - tiles_nbytes
+            if isinstance(job.source, Given):
+                report.shared_nbytes += done
+            else:
+                report.read_nbytes += tiles_nbytes
+                report.pad_nbytes += job.read.nbytes - tiles_nbytes
             report.verified_tiles += verified
             report.wanted_nbytes += done
             if done:
                 report.tier_nbytes[tier] = report.tier_nbytes.get(tier, 0) + done
-                if self._on_bytes is not None:
-                    self._on_bytes(done)
+                if self.on_bytes is not None:
+                    self.on_bytes(done)
 
-    def _direct(self, job: Job) -> tuple[int, int, list[Bad]]:
+    def _direct(self, job: Job, passed: Passed | None) -> tuple[int, int, list[Bad]]:
         read, (tiles,) = job.read, job.read.ranges
         target = _place(tiles.transfers[0], tiles.lo, tiles.hi)
         assert target is not None
@@ -162,27 +174,31 @@ class Filling:
         for lo, hi in good:
             sound = data[lo - tiles.lo : hi - tiles.lo]
             done += hi - lo + sum(put(transfer, sound, lo) for transfer in tiles.transfers[1:])
+            if passed is not None:
+                passed(tiles.entry.key, lo, sound)
         return done, tiles.last - tiles.first - len(bad), bad
 
-    def _staged(self, job: Job) -> tuple[int, int, list[Bad]]:
+    def _staged(self, job: Job, passed: Passed | None) -> tuple[int, int, list[Bad]]:
         read, source = job.read, job.source
         framed = read.ranges[0].framed is not None
         if source.mapped:
             data = source.fetch(read.start, read.nbytes)
             if not framed:
-                return _settled(job, data, None)
-            with self._buffers.take(read.staging_nbytes - read.nbytes) as room:
-                return _decoded(job, data, room)
-        with self._buffers.take(read.staging_nbytes) as buffer:
+                return _settled(job, data, None, passed)
+            with self.buffers.take(read.staging_nbytes - read.nbytes) as room:
+                return _decoded(job, data, room, passed)
+        with self.buffers.take(read.staging_nbytes) as buffer:
             data, digests = buffer[: read.nbytes], None
             if framed or len(read.ranges) > 1:
                 source.fetch(read.start, read.nbytes, data)
             else:
                 digests = source.read_digested(read.start, read.nbytes, data, job.index.tile_bytes)
-            return _decoded(job, data, buffer[read.nbytes :]) if framed else _settled(job, data, digests)
+            if framed:
+                return _decoded(job, data, buffer[read.nbytes :], passed)
+            return _settled(job, data, digests, passed)
 
 
-def _settled(job: Job, data: memoryview, digests: bytes | None) -> tuple[int, int, list[Bad]]:
+def _settled(job: Job, data: memoryview, digests: bytes | None, passed: Passed | None) -> tuple[int, int, list[Bad]]:
     """Verify the tiles that lie in ``data``, and copy them to where they belong."""
     read, index = job.read, job.index
     array = np.frombuffer(data, np.uint8)
@@ -200,6 +216,8 @@ def _settled(job: Job, data: memoryview, digests: bytes | None) -> tuple[int, in
         verified += tiles.last - tiles.first - len(wrong)
         for lo, hi in good:
             here = at + lo - tiles.lo
+            if passed is not None:
+                passed(tiles.entry.key, lo, array[here : here + hi - lo])
             for transfer in tiles.transfers:
                 strip = transfer.strip
                 if strip is None:
@@ -214,7 +232,7 @@ def _settled(job: Job, data: memoryview, digests: bytes | None) -> tuple[int, in
     return done + sum(sizes), verified, bad
 
 
-def _decoded(job: Job, data: memoryview, room: memoryview) -> tuple[int, int, list[Bad]]:
+def _decoded(job: Job, data: memoryview, room: memoryview, passed: Passed | None) -> tuple[int, int, list[Bad]]:
     """Decode the coded tiles that lie in ``data`` to where they belong, over ``room`` where that is in many places."""
     (tiles,) = job.read.ranges
     assert tiles.framed is not None
@@ -234,6 +252,8 @@ def _decoded(job: Job, data: memoryview, room: memoryview) -> tuple[int, int, li
             continue
         verified += 1
         array = np.frombuffer(target, np.uint8)
+        if passed is not None:
+            passed(tiles.entry.key, lo, array)
         done += 0 if final is None else hi - lo
         done += sum(put(transfer, array, lo) for transfer in tiles.transfers[0 if final is None else 1 :])
     return done, verified, bad

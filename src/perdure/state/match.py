@@ -13,7 +13,7 @@ from perdure.state.index import Catalog, CatalogTensor
 from perdure.state.items import TensorItem
 from perdure.state.scopes import OnResize, rank_local_source
 
-__all__ = ["Match", "match"]
+__all__ = ["Comparison", "Match", "compare", "match"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +39,22 @@ def match(
     wanted but not saved are missing. With ``partial`` other ranks may want what this one does not: then nothing that is
     shared is unexpected here, and `perdure.state.claims` finds what no rank wants.
     """
-    found: list[Match] = []
-    misfits = _Misfits()
+    found = compare(catalog, items, value_keys, rank=rank, world=world, partial=partial)
+    found.refuse()
+    return found.matches
+
+
+def compare(
+    catalog: Catalog,
+    items: Sequence[TensorItem],
+    value_keys: Sequence[tuple[str, bool, OnResize]],
+    *,
+    rank: int,
+    world: int,
+    partial: bool = False,
+) -> Comparison:
+    """As `match`, but what does not fit is told and not raised."""
+    found = Comparison()
     used: set[str] = set()
     for item in items:
         saved = _saved_for(catalog, item.name, item, rank, world)
@@ -48,72 +62,79 @@ def match(
             if _fresh(item.local, item.on_resize, catalog, world):
                 used.add(item.name)
             else:
-                misfits.missing.append(item.name)
+                found.missing.append(item.name)
             continue
         used.add(saved.name)
         for alias in item.aliases:
             other = _saved_for(catalog, alias, item, rank, world)
             if other is None:
-                misfits.missing.append(alias)
+                found.missing.append(alias)
             elif other.name != saved.name:
                 used.add(other.name)
-                misfits.sentences.append(f"{item.name} and {alias} are one tensor here but were saved as two")
-        misfits.compare(item, saved)
-        found.append(Match(item, saved))
+                found.others.append(f"{item.name} and {alias} are one tensor here but were saved as two")
+        found.add(Match(item, saved))
     like = rank % max(catalog.world, 1)  # the saved rank whose local state this rank would take
     if not partial:
-        misfits.unexpected += [name for name in catalog.tensors if name not in used]
-    misfits.unexpected += [name for of, name in catalog.local_tensors if of == like and name not in used]
+        found.unexpected += [name for name in catalog.tensors if name not in used]
+    found.unexpected += [name for of, name in catalog.local_tensors if of == like and name not in used]
     wanted = {(key, local) for key, local, _ in value_keys}
     for key, local, on_resize in value_keys:
         there = (like, key) in catalog.local_values if local else key in catalog.values
         if not there and not _fresh(local, on_resize, catalog, world):
-            misfits.missing.append(key)
+            found.missing.append(key)
     if not partial:
-        misfits.unexpected += [key for key in catalog.values if (key, False) not in wanted]
-    misfits.unexpected += [key for of, key in catalog.local_values if of == like and (key, True) not in wanted]
-    misfits.refuse()
+        found.unexpected += [key for key in catalog.values if (key, False) not in wanted]
+    found.unexpected += [key for of, key in catalog.local_values if of == like and (key, True) not in wanted]
     return found
 
 
 @dataclass(slots=True)
-class _Misfits:
-    """What of saved and live state does not fit."""
+class Comparison:
+    """What of saved and live state fits, and what does not.
 
+    ``dtypes`` are tensors that have another dtype here, name to ``(saved, live)``; their matches are among ``matches``.
+    ``others`` are sentences on what fits in no other list.
+    """
+
+    matches: list[Match] = field(default_factory=list)
     missing: list[str] = field(default_factory=list)
     unexpected: list[str] = field(default_factory=list)
     shape: list[str] = field(default_factory=list)
-    dtype: list[str] = field(default_factory=list)
-    sentences: list[str] = field(default_factory=list)
+    shapes: list[str] = field(default_factory=list)
+    dtypes: dict[str, tuple[str, str]] = field(default_factory=dict)
+    others: list[str] = field(default_factory=list)
 
-    def compare(self, item: TensorItem, saved: CatalogTensor) -> None:
-        name = item.name
+    def add(self, match: Match) -> None:
+        """A live tensor that has a saved one."""
+        self.matches.append(match)
+        item, saved, name = match.item, match.saved, match.item.name
         if saved.shape != item.shape:
             self.shape.append(name)
-            self.sentences.append(f"{name} has shape {list(item.shape)} here, {list(saved.shape)} in the checkpoint")
+            self.shapes.append(f"{name} has shape {list(item.shape)} here, {list(saved.shape)} in the checkpoint")
         elif saved.dtype != item.dtype:
-            self.dtype.append(name)
-            self.sentences.append(f"{name} is {item.dtype} here, {saved.dtype} in the checkpoint")
+            self.dtypes[name] = (saved.dtype, item.dtype)
         elif saved.rank is not None and {each.box for each in item.held} != {each.box for each in saved.pieces}:
             self.shape.append(name)
-            self.sentences.append(f"{name} is rank-local, and this rank holds other parts of it than were saved")
+            self.shapes.append(f"{name} is rank-local, and this rank holds other parts of it than were saved")
 
-    def refuse(self) -> None:
-        sentences = list(self.sentences)
-        if self.missing:
-            sentences.insert(0, f"not in the checkpoint: {_some(self.missing)}")
-        if self.unexpected:
-            sentences.insert(0, f"in the checkpoint but not here: {_some(self.unexpected)}")
+    def refuse(self, *, strict: bool = True, cast: bool = False) -> None:
+        """Raise `StateMismatch` if anything does not fit; ``strict`` counts names, ``cast`` lets dtypes differ."""
+        missing, unexpected = (self.missing, self.unexpected) if strict else ([], [])
+        dtypes = {} if cast else self.dtypes
+        sentences = [f"in the checkpoint but not here: {_some(unexpected)}"] if unexpected else []
+        sentences += [f"not in the checkpoint: {_some(missing)}"] if missing else []
+        sentences += self.others + self.shapes
+        sentences += [f"{name} is {live} here, {saved} in the checkpoint" for name, (saved, live) in dtypes.items()]
         if sentences:
             hint = ""
-            if self.unexpected and not self.missing:
+            if unexpected and not missing:
                 hint = "; restore all that was saved, or read a part of it with perdure.load(url, names=[...])"
             raise StateMismatch(
                 f"the checkpoint does not fit this state: {'; '.join(sentences[:8])}{hint}",
-                missing=self.missing,
-                unexpected=self.unexpected,
+                missing=missing,
+                unexpected=unexpected,
                 shape=self.shape,
-                dtype=self.dtype,
+                dtype=list(dtypes),
             )
 
 

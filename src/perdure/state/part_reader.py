@@ -5,6 +5,7 @@ Tensors that lie alike share one `Geometry`, so that a million of them are walke
 
 from __future__ import annotations
 
+import functools
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -38,6 +39,7 @@ from perdure.store import LeafRef, Part, PartRef, Run
 __all__ = ["PartReader"]
 
 _GEOMETRIES = 4096  # that a reader keeps
+_grid = functools.lru_cache(_GEOMETRIES)(lambda saved: saved.grid)  # one object for all parts: many are compared
 Entry = TypeVar("Entry")
 
 
@@ -51,7 +53,7 @@ class PartReader:
         self._part, self._read, self.file = part, read, file
         try:
             self.index = msgspec.json.decode(part.index, type=Index)
-            self._grids: list[EvenGrid] = [each.grid for each in self.index.layouts]
+            self._grids: list[EvenGrid] = [_grid(each) for each in self.index.layouts]
         except (msgspec.MsgspecError, LayoutError) as error:
             raise self._refused(str(error)) from error
         ranks = self.index.ranks
@@ -63,6 +65,7 @@ class PartReader:
         self._pack_names = tuple(pack.name for pack in part.packs)
         self._least_nbytes = min((pack.nbytes for pack in part.packs), default=0)
         self._geometries: dict[tuple[str, tuple[int, ...], int | tuple[BlockEntry, ...]], Geometry] = {}
+        self._alike: dict[tuple[str, tuple[int, ...], int | tuple[BlockEntry, ...], tuple[int, ...]], Geometry] = {}
         self._of = {kind: [leaf for leaf in part.leaves if leaf.kind == kind] for kind in KINDS}
         self._kept: dict[int, dict[str, Any]] = {}  # leaves that are asked for key by key: start -> entries
         self._check_order()
@@ -93,10 +96,11 @@ class PartReader:
         found = None if leaf is None else self._one(leaf, name, TensorEntry)
         return None if found is None else self._tensor(found)
 
-    def locals(self, wanted: Callable[[str, str], bool] = lambda first, last: True) -> Iterator[CatalogTensor]:
-        """The tensors of one rank alone, sorted by name and rank."""
-        for entry in self._entries("locals", LocalEntry, wanted):
-            yield self._local(entry)
+    def locals(self, *, of: int | None = None) -> Iterator[CatalogTensor]:
+        """The tensors of one rank alone (rank ``of``, or any), sorted by name and rank."""
+        for entry in self._entries("locals", LocalEntry):
+            if of is None or entry.rank == of:
+                yield self._local(entry)
 
     def aliases(self) -> Iterator[tuple[str, str]]:
         """Other names of shared tensors: the other name, the name."""
@@ -147,6 +151,10 @@ class PartReader:
         for entry in self._entries("tensors", TensorEntry, wanted):
             yield self._placed(entry)
 
+    def segment(self, placed: Placed) -> Segment:
+        """What this part holds of a tensor that `placed` gave."""
+        return Segment(placed.geometry, placed.packs, self._pack_names, placed.key_stem)
+
     def placed_locals(self) -> Iterator[Placed]:
         """The tensors of one rank alone, as `placed`."""
         for entry in self._entries("locals", LocalEntry):
@@ -161,9 +169,14 @@ class PartReader:
         return self._catalogued(self._placed_local(entry), entry.aliases)
 
     def _placed(self, entry: TensorEntry) -> Placed:
-        known = self._geometries.get((entry.dtype, entry.shape, entry.where))
-        geometry = known or self._geometry(entry)
-        self._check_packs(entry.name, geometry, entry.packs)
+        alike = (entry.dtype, entry.shape, entry.where, entry.packs)
+        geometry = self._alike.get(alike)
+        if geometry is None:
+            geometry = self._geometries.get(alike[:3]) or self._geometry(entry)
+            self._check_packs(entry.name, geometry, entry.packs)
+            if len(self._alike) >= _GEOMETRIES:
+                self._alike.clear()
+            self._alike[alike] = geometry
         return Placed(entry.name, None, entry.dtype, entry.shape, geometry, entry.packs)
 
     def _placed_local(self, entry: LocalEntry) -> Placed:
@@ -219,7 +232,7 @@ class PartReader:
                     raise self._refused(f"{name!r} has a block of {nbytes(*stored)} bytes, more than its pack has")
 
     def _catalogued(self, placed: Placed, aliases: tuple[str, ...]) -> CatalogTensor:
-        pieces = StoredPieces((Segment(placed.geometry, placed.packs, self._pack_names, placed.key_stem),))
+        pieces = StoredPieces((self.segment(placed),))
         return CatalogTensor(placed.name, placed.dtype, placed.shape, pieces, aliases, placed.rank)
 
     def _entries(

@@ -12,7 +12,7 @@ tests look at.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -22,7 +22,7 @@ from perdure.codec.stage import Bytes
 from perdure.state.transfers import Transfer, spans
 from perdure.store.pack import ALIGN_BYTES, PackEntry
 
-__all__ = ["Framed", "Limits", "Read", "ReadPlan", "TileRange", "Wanted", "plan_reads"]
+__all__ = ["Framed", "Limits", "Read", "ReadPlan", "TileRange", "Wanted", "grouped", "narrowed", "plan_reads"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,6 +112,16 @@ def plan_reads(wanted: Sequence[Wanted], *, tile_bytes: int, limits: Limits) -> 
 
     Every tile that holds a wanted byte is in exactly one range of one read; no other tile is read.
     """
+    every = sorted(wanted, key=lambda each: each.entry.start)
+    reads = grouped((pair for each in every for pair in _ranges(each, tile_bytes, limits)), limits)
+    return ReadPlan(tuple(reads), sum(transfer.nbytes for each in wanted for transfer in each.transfers))
+
+
+def grouped(ranges: Iterable[tuple[TileRange, bool]], limits: Limits) -> list[Read]:
+    """Reads of ``ranges``, which rise in the file, each with whether all of it goes to the strip of its first transfer.
+
+    Neighbours that go through a buffer are read together.
+    """
     reads: list[Read] = []
     near: list[TileRange] = []  # what the staged read in the making holds
 
@@ -121,23 +131,37 @@ def plan_reads(wanted: Sequence[Wanted], *, tile_bytes: int, limits: Limits) -> 
             reads.append(Read(start, end - start, tuple(near), False, end - start))
             near.clear()
 
-    for each in sorted(wanted, key=lambda each: each.entry.start):
-        for tiles, direct in _ranges(each, tile_bytes, limits):
-            if tiles.framed is not None:
-                decoded = 0 if direct else min(tiles.framed.info.tile_bytes, tiles.hi - tiles.lo)
-                reads.append(Read(tiles.start, tiles.nbytes, (tiles,), False, tiles.nbytes + decoded))
-            elif direct:
-                reads.append(Read(tiles.start, tiles.nbytes, (tiles,), True, 0))
-            else:
-                if near and not (
-                    0 <= tiles.start - near[-1].start - near[-1].nbytes < ALIGN_BYTES
-                    and tiles.start + tiles.nbytes - near[0].start <= limits.staged_bytes
-                ):
-                    flush()
-                near.append(tiles)
+    for tiles, direct in ranges:
+        if tiles.framed is not None:
+            decoded = 0 if direct else min(tiles.framed.info.tile_bytes, tiles.hi - tiles.lo)
+            reads.append(Read(tiles.start, tiles.nbytes, (tiles,), False, tiles.nbytes + decoded))
+        elif direct:
+            reads.append(Read(tiles.start, tiles.nbytes, (tiles,), True, 0))
+        else:
+            if near and not (
+                0 <= tiles.start - near[-1].start - near[-1].nbytes < ALIGN_BYTES
+                and tiles.start + tiles.nbytes - near[0].start <= limits.staged_bytes
+            ):
+                flush()
+            near.append(tiles)
     flush()
     reads.sort(key=lambda read: read.start)
-    return ReadPlan(tuple(reads), sum(transfer.nbytes for each in wanted for transfer in each.transfers))
+    return reads
+
+
+def narrowed(tiles: TileRange, first: int, last: int, *, tile_bytes: int, small_bytes: int) -> tuple[TileRange, bool]:
+    """Tiles ``first <= i < last`` of ``tiles``, which have ``tile_bytes``, and whether they are read where they go."""
+    entry, framed = tiles.entry, tiles.framed
+    whole = entry.nbytes if framed is None else framed.info.nbytes
+    lo, hi = first * tile_bytes, min(last * tile_bytes, whole)
+    start, end = entry.start + lo, entry.start + hi
+    if framed is not None:
+        begin = entry.start + framed.info.header_nbytes
+        start, end = begin + framed.starts[first], begin + framed.starts[last]
+    found = msgspec.structs.replace(tiles, first=first, last=last, lo=lo, hi=hi, start=start, nbytes=end - start)
+    strip = tiles.transfers[0].strip
+    fills = strip is not None and strip.lo <= lo and strip.hi >= hi
+    return found, fills and (framed is not None or hi - lo >= small_bytes)
 
 
 def _ranges(wanted: Wanted, tile_bytes: int, limits: Limits) -> Iterator[tuple[TileRange, bool]]:

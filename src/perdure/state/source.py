@@ -46,15 +46,16 @@ class LoadReport:
 
     ``tier_nbytes`` are the bytes that each tier brought into live memory, together the ``wanted_nbytes``.
     ``read_nbytes`` of tensors and frames were read for them, whole tiles, and ``pad_nbytes`` between small tensors that
-    came in one read. ``lossy`` are the tensors of which a part came out of a lossy frame, and the largest relative
-    error that any of their frames tells. ``notes`` has a sentence for each bad copy that was passed over, and one
-    for what is lossy.
+    came in one read; ``shared_nbytes`` of what was wanted another rank of the node had read. ``lossy`` are the tensors
+    of which a part came out of a lossy frame, and the largest relative error that any of their frames tells. ``notes``
+    has a sentence for each bad copy that was passed over, and one for what is lossy.
     """
 
     tier_nbytes: dict[str, int] = field(default_factory=dict)
     wanted_nbytes: int = 0
     read_nbytes: int = 0
     pad_nbytes: int = 0
+    shared_nbytes: int = 0
     verified_tiles: int = 0
     lossy: dict[str, float] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)

@@ -10,7 +10,7 @@ A blob appears whole or not at all, under a name that is never written twice. Th
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from perdure.errors import BlobCorrupt, BlobMissing, CallError
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "NAME_PATTERN",
     "DigestedReads",
+    "Resident",
     "Store",
     "as_bytes",
     "check_name",
@@ -97,6 +98,15 @@ class DigestedReads(Protocol):
 
         Raises what `Store.read` raises; ``into`` may then hold anything.
         """
+        ...
+
+
+@runtime_checkable
+class Resident(Protocol):
+    """What a store of this machine may offer beside its six verbs."""
+
+    def resident(self, name: str, at: Sequence[int]) -> int:
+        """At how many of the bytes ``at`` the blob lies in this machine's memory already; 0 where that is not known."""
         ...
 
 

@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, NoReturn
 
@@ -20,6 +20,7 @@ from perdure.errors import BlobCorrupt, CallError, StorageError
 from perdure.store.api import as_bytes, check_name, check_prefix, check_span, is_name, missing, taken
 from perdure.store.atomic import TEMPORARY, sync_folder, write_new
 from perdure.store.io_choice import Io, uring_refusal
+from perdure.store.page_cache import is_cached
 from perdure.store.refusals import explained
 from perdure.store.remembered import io_for
 from perdure.store.spans import LARGE_BYTES, FileCut, read_span, read_tiles
@@ -93,6 +94,11 @@ class Disk:
                 except FileCut:  # while we read
                     self._raise_cut(name, fd, start + nbytes)
             return view
+
+    def resident(self, name: str, at: Sequence[int]) -> int:
+        """See `perdure.store.api.Resident`: what the page cache holds."""
+        with self._opened(name) as (fd, _):
+            return sum(is_cached(fd, start) for start in at)
 
     def read_digested(self, name: str, *, start: int, nbytes: int, into: Buffer, tile_bytes: int) -> bytes:
         """See `perdure.store.api.DigestedReads`: each piece is digested while it is in the processor's cache."""

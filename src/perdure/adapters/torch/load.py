@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TypeAlias, TypeVar
 
 import torch
 
@@ -12,7 +13,6 @@ from perdure.adapters.torch.target import TensorSink
 from perdure.adapters.torch.tensors import torch_dtype
 from perdure.adapters.torch.views import Fuses, Splits
 from perdure.checkpoint.config import Deadlines
-from perdure.checkpoint.restoring import read_catalog
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.errors import BlobMissing, CallError, IntegrityError
 from perdure.events import Log, Notice
@@ -22,11 +22,14 @@ from perdure.state.items import Held, TensorItem
 from perdure.state.load import Match
 from perdure.state.load import load as load_matches
 from perdure.state.source import check_room
+from perdure.state.step_index import read_catalog
 from perdure.store import Commit, Run, open_store
 from perdure.store.branch import commit_of
 
-__all__ = ["load"]
+__all__ = ["at_step", "load"]
 
+Result = TypeVar("Result")
+Work: TypeAlias = Callable[[Run, Commit, Log, Callable[[int], None]], Result]
 _NEWER = 20  # times to look for a newer step because what was found was pruned meanwhile
 
 
@@ -62,30 +65,37 @@ def load(
     names = (names,) if isinstance(names, str) else tuple(names)
     if not names:
         raise CallError("names is empty, so nothing would be read; give names or patterns, or leave it out for all")
+    found = at_step(url, lambda run, commit, log, moved: _load(run, commit, names, log, moved), step=step, slot=slot)
+    return regroup(found, split=split or {}, fuse=fuse or {}) if split or fuse else found
+
+
+def at_step(url: str | os.PathLike[str], work: Work[Result], *, step: int | None, slot: int | None) -> Result:
+    """``work(run, commit, log, moved)`` with the commit that is asked for, the newest by default; it calls ``moved``.
+
+    Raises what `load` does, and what ``work`` does.
+    """
     log = Log()
-    stall_s = Deadlines().stall_s
-    found = unless_stalled(
-        lambda moved: _newest_or_asked(url, names, step=step, slot=slot, log=log, moved=moved),
-        stall_s=stall_s,
+    return unless_stalled(
+        lambda moved: _newest_or_asked(url, work, step=step, slot=slot, log=log, moved=moved),
+        stall_s=Deadlines().stall_s,
         what=f"tensors of {os.fspath(url)}",
     )
-    return regroup(found, split=split or {}, fuse=fuse or {}) if split or fuse else found
 
 
 def _newest_or_asked(
     url: str | os.PathLike[str],
-    names: Sequence[str],
+    work: Work[Result],
     *,
     step: int | None,
     slot: int | None,
     log: Log,
     moved: Callable[[int], None],
-) -> dict[str, torch.Tensor]:
+) -> Result:
     run = Run.open(open_store(url), create=False, tell=lambda note: log.emit(Notice(text=note.message)))
     for _ in range(_NEWER):
         commit = commit_of(run, step=step, slot=slot)
         try:
-            return _load(run, commit, names, log, moved)
+            return work(run, commit, log, moved)
         except IntegrityError:
             if step is not None or slot is not None or not run.is_pruned(commit.slot):
                 raise  # else somebody has pruned what was the newest a moment ago

@@ -138,6 +138,15 @@ class Target:
         """``(key, local, on_resize)`` of every value that is wanted."""
         return tuple((key, local, on_resize) for key, _, local, on_resize in self.setters)
 
+    def convert(self, name: str, whole: torch.Tensor) -> None:
+        """Copy ``whole``, a tensor of another dtype, into what is live of ``name``; floats are rounded to nearest."""
+        with torch.no_grad():
+            for part in self.sinks[name][0].parts:
+                values = whole[tuple(map(slice, part.box.lo, part.box.hi))]
+                part.view.copy_(values)
+                if not part.live:  # what `finish` writes back
+                    as_integers(part.memory.owner).copy_(as_integers(part.view))
+
     def finish(self, catalog: Catalog, *, rank: int, world: int) -> None:
         """Hand the saved values to their objects; the tensors have been filled."""
         for sink, *_ in self.sinks.values():
