@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import jumping
 
-from perdure.checkpoint import agent, nodes
+from perdure.checkpoint import agent_memory, nodes
 from perdure.cli.agent import serve
 from perdure.clock import SystemClock
 from perdure.errors import StorageError, StorageFull
@@ -60,8 +60,8 @@ def main() -> int:
     if any(rule["do"] == "no room" for rule in given):
         nodes.Wards = NoRoom  # type: ignore[misc]
     if any(rule["do"] == "no memory" for rule in given):
-        really = agent.available_nbytes
-        agent.available_nbytes = lambda: 0 if (gate.folder / "no memory").exists() else really()  # type: ignore[assignment]
+        really = agent_memory.available_nbytes
+        agent_memory.available_nbytes = lambda: 0 if (gate.folder / "no memory").exists() else really()  # type: ignore[assignment]
     if any(rule["do"] == "clock" for rule in given):
         jumping.install(gate.folder)
     rules = [

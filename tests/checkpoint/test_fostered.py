@@ -5,9 +5,9 @@ from __future__ import annotations
 from msgspec.structs import replace
 from test_generations import begin, broken, committed, digests, drains, met, rank, saved, staged, told
 
-from perdure.checkpoint.generations import Broken, Fostered, Machine
+from perdure.checkpoint.generations import Machine
 from perdure.checkpoint.messages import Adopt, Adopted, Terms
-from perdure.checkpoint.vocabulary import Client, Phase
+from perdure.checkpoint.vocabulary import Broken, Client, Fostered, Phase
 from perdure.errors import AgentLost, BlobMissing, Superseded
 
 ADOPT = Adopt(generation=-7, session="s", seq=2, step=6, epoch=1, base_slot=3)

@@ -6,20 +6,9 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.generations import (
-    Action,
-    Broken,
-    Client,
-    Digest,
-    Drain,
-    Drained,
-    Exit,
-    Generation,
-    Grant,
-    Machine,
-    Tell,
-)
+from perdure.checkpoint.generations import Machine
 from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Sample, Staged
+from perdure.checkpoint.vocabulary import Action, Broken, Client, Digest, Drain, Drained, Exit, Generation, Grant, Tell
 from perdure.errors import (
     PerdureError,
     ProtocolError,

@@ -13,8 +13,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from perdure.checkpoint.generations import (
-    SEGMENTS_PER_RANK,
+from perdure.checkpoint.generations import SEGMENTS_PER_RANK, Machine
+from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Sample, Staged
+from perdure.checkpoint.vocabulary import (
     Action,
     Broken,
     Client,
@@ -24,11 +25,9 @@ from perdure.checkpoint.generations import (
     Exit,
     Generation,
     Grant,
-    Machine,
     Phase,
     Tell,
 )
-from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Sample, Staged
 from perdure.errors import ProtocolError, StorageFull, Superseded, to_wire
 from perdure.state.index import RankIndex
 

@@ -7,7 +7,6 @@ library; all that comes over the socket is strictly typed and bounded.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import queue
 import selectors
@@ -15,29 +14,16 @@ import socket
 import threading
 import time
 import traceback
-import weakref
 from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from perdure.checkpoint.agent_memory import AgentMemory
 from perdure.checkpoint.carrier import Arrived, Carrier, CarryOrder, reached
 from perdure.checkpoint.config import BEAT_S
 from perdure.checkpoint.council import Council
 from perdure.checkpoint.drainer import Drainer
-from perdure.checkpoint.generations import (
-    Action,
-    Broken,
-    Client,
-    Copy,
-    Digest,
-    Drain,
-    Drained,
-    Exit,
-    Generation,
-    Grant,
-    Machine,
-    Tell,
-)
+from perdure.checkpoint.generations import Machine
 from perdure.checkpoint.memory_packs import seal
 from perdure.checkpoint.messages import (
     MAX_MESSAGE_BYTES,
@@ -63,9 +49,21 @@ from perdure.checkpoint.messages import (
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
 from perdure.checkpoint.nodes import Nodes
+from perdure.checkpoint.vocabulary import (
+    Action,
+    Broken,
+    Client,
+    Copy,
+    Digest,
+    Drain,
+    Drained,
+    Exit,
+    Generation,
+    Grant,
+    Tell,
+)
 from perdure.clock import SYSTEM, Clock
-from perdure.errors import LinkLost, PerdureError, ProtocolError, StorageFull, from_wire, to_wire
-from perdure.process.memory import available_nbytes
+from perdure.errors import LinkLost, PerdureError, ProtocolError, from_wire, to_wire
 from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
@@ -75,7 +73,6 @@ from perdure.wire import Link, accept
 __all__ = ["Agent"]
 
 _TICK_S = 0.2
-_MARGIN_NBYTES = 256 << 20
 _LEND_AT_ONCE = 32
 _PRUNE_S = 5.0  # that a prune may take when all else is done; the next one finishes it
 
@@ -103,12 +100,9 @@ class Agent:
         self.store, self.listener, self.job, self.url, self.clock = store, listener, job, url, clock
         self.machine = Machine(lease_s=lease_s, now=clock.monotonic())
         self._links: dict[int, Link] = {}
-        self._memory_bytes = memory_bytes
-        self._made: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._clients: dict[int, Client] = {}
         self._asking: list[int] = []
-        self._segments: dict[int, Segment] = {}
-        self._making = threading.RLock()
+        self._memory = AgentMemory(job=job, memory_bytes=memory_bytes)
         self._offered: dict[int, dict[int, Segment]] = {}  # connection -> segment id -> what it was given
         self._sealed: dict[int, dict[int, int]] = {}  # generation -> local rank -> bytes of its pack
         self._pages: dict[str, Page] = {}
@@ -122,7 +116,7 @@ class Agent:
             packs=self.packs,
             facts=self._facts,
             report=self._report,
-            make=lambda nbytes: self._make(nbytes, "kept"),
+            make=lambda nbytes: self._memory.make(nbytes, "kept"),
             page=lambda: next(iter(self._pages.values()), None),
         )
         self._stop = False
@@ -332,7 +326,7 @@ class Agent:
             lent = [
                 (
                     Packed(nbytes=sealed[lane], number=lane, index=generation.staged[lane].index),
-                    self._segments[generation.lanes[lane]],
+                    self._memory[generation.lanes[lane]],
                 )
                 for lane in sorted(generation.lanes)
             ]
@@ -372,58 +366,18 @@ class Agent:
         if connection is None:
             return
         try:
-            self._provide(grant.segment, grant.nbytes)
+            self._memory.provide(grant.segment, grant.nbytes)
         except PerdureError as error:
             self._act(self.machine.no_room(grant, error))
             return
-        spare = grant.spare
-        if spare is not None and self._available_nbytes() > 2 * grant.nbytes + _MARGIN_NBYTES:
-            with contextlib.suppress(PerdureError):  # made when it is needed, or refused then
-                self._provide(spare, grant.nbytes)
+        if grant.spare is not None:
+            self._memory.provide_spare(grant.spare, grant.nbytes)
         given = self._offered[connection]
-        offered = [
-            segment
-            for segment in (grant.segment, spare)
-            if segment is not None and segment in self._segments and given.get(segment) is not self._segments[segment]
-        ]
-        given.update((segment, self._segments[segment]) for segment in offered)
-        fds = tuple(self._segments[segment].fd for segment in offered)
-        self._post(connection, Granted(seq=grant.seq, segment=grant.segment, offered=offered), fds)
-
-    def _provide(self, segment: int, nbytes: int) -> None:
-        """See that ``segment`` exists and is large enough; refuse rather than be killed for want of memory."""
-        have = self._segments.get(segment)
-        if have is not None and have.nbytes >= nbytes:
-            return
-        if have is not None:
-            del self._segments[segment]  # freed once no view of it is left
-        self._segments[segment] = self._make(nbytes, str(segment))
-
-    def _make(self, nbytes: int, label: str) -> Segment:
-        with self._making:
-            held = sum(each.nbytes for each in list(self._made))
-            if self._memory_bytes is not None and held + nbytes > self._memory_bytes:
-                raise StorageFull(
-                    f"no memory for a checkpoint of {nbytes >> 20} MiB: the agent holds {held >> 20} MiB and may hold "
-                    f"{self._memory_bytes >> 20} MiB; give more memory_bytes, or use more nodes",
-                    file="memory",
-                )
-            available = self._available_nbytes()
-            if nbytes + _MARGIN_NBYTES > available:
-                raise StorageFull(
-                    f"no memory for a checkpoint of {nbytes >> 20} MiB: {available >> 20} MiB are available on this "
-                    f"node, of which {_MARGIN_NBYTES >> 20} MiB stay free; give the job more memory or more nodes, or "
-                    "save without an agent",
-                    file="memory",
-                )
-            made = Segment.create(nbytes, label=f"{self.job}.{label}")
-            self._made.add(made)
-            return made
-
-    def _available_nbytes(self) -> int:
-        """Memory that can be had, less what segments will still take that are not filled for the first time yet."""
-        with self._making:
-            return available_nbytes() - sum(each.untouched_nbytes for each in list(self._made) if not each.closed)
+        there = {number: self._memory.get(number) for number in (grant.segment, grant.spare) if number is not None}
+        new = {number: each for number, each in there.items() if each is not None and given.get(number) is not each}
+        given |= new
+        fds = tuple(each.fd for each in new.values())
+        self._post(connection, Granted(seq=grant.seq, segment=grant.segment, offered=list(new)), fds)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
@@ -432,7 +386,7 @@ class Agent:
             sealed: dict[int, int] = {}
             try:
                 for lane, staged in generation.staged.items():
-                    view = self._segments[generation.lanes[lane]].view
+                    view = self._memory[generation.lanes[lane]].view
                     sealed[lane] = seal(staged.index, view)
             except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
                 told = from_wire(to_wire(error))
@@ -451,7 +405,7 @@ class Agent:
             return []
         sealed = self._sealed[generation.id]
         return [
-            (staged.index, self._segments[generation.lanes[lane]].view[: sealed[lane]])
+            (staged.index, self._memory[generation.lanes[lane]].view[: sealed[lane]])
             for lane, staged in sorted(generation.staged.items())
         ]
 

@@ -52,21 +52,7 @@ from perdure.checkpoint.vocabulary import (
 )
 from perdure.errors import AgentLost, PerdureError, ProtocolError, RankFailed, Superseded, from_wire, to_wire
 
-__all__ = [
-    "Action",
-    "Broken",
-    "Client",
-    "Copy",
-    "Digest",
-    "Drain",
-    "Drained",
-    "Exit",
-    "Generation",
-    "Grant",
-    "Machine",
-    "Phase",
-    "Tell",
-]
+__all__ = ["SEGMENTS_PER_RANK", "Machine"]
 
 SEGMENTS_PER_RANK = 3
 _IN_USE = 2  # of those, at a time, beside the base's
