@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from conftest import Place, await_that, flip, flip_memory
 import perdure
 from perdure.checkpoint.policy import MOST_ON_ONE_BASE
 from perdure.cli.main import main
-from perdure.errors import StorageFull
+from perdure.errors import CallError, StorageFull
 from perdure.state.part_reader import PartReader
 from perdure.state.relations import Rounding
 from perdure.store import Part
@@ -293,3 +294,18 @@ def test_a_killed_training_that_makes_deltas_goes_on_bit_for_bit(
     assert again.digests().items() <= undisturbed.items(), again.text()
     alone = place.train("--steps", "14", *steps, world=1)
     assert alone.began_at() == [12]
+
+
+def test_an_agent_that_may_write_little_a_second_takes_its_time_and_keeps_nobody(node: Place) -> None:
+    training = Training(node.run_dir)
+    one = sum(tensor.nbytes for tensor in training.state.values())
+    ckpt = perdure.Checkpointer(node.run_dir, drain_bytes_per_s=one / 1.5)
+    saved = ckpt.save(1, {"state": training.state})
+    began = time.monotonic()
+    saved.reached("memory")
+    assert not saved.settled
+    saved.committed()
+    assert time.monotonic() - began > 1.0
+    ckpt.close()
+    with pytest.raises(CallError, match="drain_bytes_per_s"):
+        perdure.Checkpointer(node.run_dir, agent=False, drain_bytes_per_s=1e6)

@@ -35,6 +35,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--url", required=True, help="the run's store")
     parser.add_argument("--lease", default=None, metavar="S", help=f"seconds without anybody ({LEASE_S:g})")
     parser.add_argument("--memory", type=int, default=None, metavar="BYTES", help="checkpoint memory to hold at most")
+    parser.add_argument("--bytes-per-s", type=float, default=None, metavar="N", help="to write to the store at most")
     parser.set_defaults(func=main)
 
 
@@ -46,7 +47,14 @@ def main(args: argparse.Namespace) -> int:
         lease_s = _lease_s(args.lease, "--lease")
     else:
         lease_s = _lease_s(os.environ.get("PERDURE_LEASE_S") or str(LEASE_S), "PERDURE_LEASE_S")
-    return serve(args.job, args.url, lease_s=lease_s, memory_bytes=args.memory, open_store=open_store)
+    return serve(
+        args.job,
+        args.url,
+        lease_s=lease_s,
+        memory_bytes=args.memory,
+        bytes_per_s=args.bytes_per_s,
+        open_store=open_store,
+    )
 
 
 def _lease_s(text: str, of: str) -> float:
@@ -63,7 +71,13 @@ def _lease_s(text: str, of: str) -> float:
 
 
 def serve(
-    job: str, url: str, *, lease_s: float, memory_bytes: int | None = None, open_store: Callable[..., object]
+    job: str,
+    url: str,
+    *,
+    lease_s: float,
+    memory_bytes: int | None = None,
+    bytes_per_s: float | None = None,
+    open_store: Callable[..., object],
 ) -> int:
     """Take the lock, listen, serve. ``open_store`` is a parameter so that tests can put a faulty store between."""
     from typing import cast
@@ -71,6 +85,7 @@ def serve(
     from perdure.checkpoint.agent import Agent
     from perdure.checkpoint.link import socket_path
     from perdure.store import Store
+    from perdure.store.limit import Limit
     from perdure.wire import clear_stale, listen
 
     path = socket_path(job=job, url=url)
@@ -82,8 +97,9 @@ def serve(
         _sweep(path.parent)
         clear_stale(path)
         listener = listen(path)
+        store = cast(Store, open_store(url))
         agent = Agent(
-            cast(Store, open_store(url)),
+            store if bytes_per_s is None else Limit(store, bytes_per_s=bytes_per_s),
             listener,
             job=job,
             url=url,

@@ -65,6 +65,7 @@ def attach(
     keep: Keep | None = None,
     coding: str = "raw",
     memory_bytes: int | None = None,
+    drain_bytes_per_s: float | None = None,
     deadlines: Deadlines | None = None,
 ) -> Run:
     """Restore the newest step of the run at ``to`` if there is one, then save every ``every`` steps by itself.
@@ -83,7 +84,7 @@ def attach(
     generators are saved rank by rank. ``step`` restores that step and no other.
     ``keep`` prunes older steps (``"last=3,every-steps=1000"`` or `perdure.keep` rules); by default every step stays.
     ``coding="lossless"`` stores tensors as small as they get, bit for bit, ``"auto"`` as what is durable soonest.
-    ``memory_bytes`` bounds the checkpoint memory of each node's agent.
+    ``memory_bytes`` bounds the checkpoint memory of each node's agent, ``drain_bytes_per_s`` what it writes.
 
     ``tiers=["s3://bucket/run7"]`` names a remote store behind ``to``: committed steps are carried there in the
     background, and what ``to`` has lost is restored from it. ``remote_every`` saves and carries the steps whose number
@@ -117,6 +118,7 @@ def attach(
         keep=keep,
         coding=coding,
         memory_bytes=memory_bytes,
+        drain_bytes_per_s=drain_bytes_per_s,
         deadlines=deadlines,
     )
     rng = Rng(ckpt.rank)

@@ -50,13 +50,17 @@ class Checkpointer(_Checkpointer):
     rules of what stays there (those of ``keep`` by default, "all" for everything), ``remote_bytes_per_s`` bounds what
     is sent.
 
-    ``budget_bytes`` is what a restore may take
-    of memory beside the tensors themselves. ``coding="lossless"`` stores tensors as small as they get, bit for bit,
-    ``"auto"`` as what is durable soonest (docs/codecs.md); by default they lie raw, for any safetensors reader.
+    ``budget_bytes`` is what a restore may take of memory beside the tensors themselves. ``coding="lossless"`` stores
+    tensors as small as they get, bit for bit, ``"auto"`` as what is durable soonest (docs/codecs.md); by default they
+    lie raw, for any safetensors reader.
+
     ``memory_bytes`` bounds the checkpoint memory of the node's agent: two steps, and with a coding a third one that
-    deltas are made on if there is room; by default what the node has available does. ``log`` (a `perdure.events.Log`)
-    says where events go: by default to stderr as sentences, and to the file that ``PERDURE_EVENTS`` names as lines of
-    JSON.
+    deltas are made on if there is room; by default what the node has available does. ``drain_bytes_per_s`` bounds what
+    the agent writes, so that others who share the store get their part. An agent that still lives keeps what it was
+    started with.
+
+    ``log`` (a `perdure.events.Log`) says where events go: by default to stderr as sentences, and to the file that
+    ``PERDURE_EVENTS`` names as lines of JSON.
     """
 
     def __init__(
@@ -72,6 +76,7 @@ class Checkpointer(_Checkpointer):
         budget_bytes: int = 256 << 20,
         coding: str = "raw",
         memory_bytes: int | None = None,
+        drain_bytes_per_s: float | None = None,
         deadlines: Deadlines | None = None,
         log: Log | None = None,
     ) -> None:
@@ -104,6 +109,13 @@ class Checkpointer(_Checkpointer):
             if memory_bytes < 1:
                 raise CallError(f"memory_bytes={memory_bytes} holds no checkpoint; leave it out for what the node has")
             command += ["--memory", str(memory_bytes)]
+        if drain_bytes_per_s is not None:
+            if drain_bytes_per_s <= 0 or not agent:
+                raise CallError(
+                    f"drain_bytes_per_s={drain_bytes_per_s} is what the node's agent writes at most: more than 0, and "
+                    "not with agent=False"
+                )
+            command += ["--bytes-per-s", str(drain_bytes_per_s)]
         super().__init__(
             open_store(place),
             url=str(place),
