@@ -111,7 +111,7 @@ def test_leaving_a_hung_store_ends(tmp_path: Path, gate: Gate) -> None:
         ("names", "slots/", "the commits of the run"),
         ("read", "slots/*", "the commits of the run"),
         ("read", "parts/*", "the index of step 1"),
-        ("read", "packs/*", "reading tensors"),
+        ("read", "packs/*", "the headers of packs"),
     ],
 )
 def test_a_restore_from_a_hung_store_is_given_up_by_name(
