@@ -40,6 +40,7 @@ __all__ = [
     "StorageFull",
     "Superseded",
     "TryAgain",
+    "fault_in",
     "from_wire",
     "to_wire",
 ]
@@ -207,6 +208,15 @@ class ProtocolError(Bug):
     """A peer sent what the protocol does not allow."""
 
     kind = "protocol"
+
+
+def fault_in(error: BaseException) -> str:
+    """What ``error`` says is wrong, without what to do about it: for an error around it that says that itself.
+
+    >>> fault_in(BlobCorrupt("tile 3 is damaged; use another copy or an older step"))
+    'tile 3 is damaged'
+    """
+    return str(error).partition("; use another copy")[0]
 
 
 def to_wire(error: BaseException) -> dict[str, Any]:

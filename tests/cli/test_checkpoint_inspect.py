@@ -132,7 +132,7 @@ def test_show_tells_tensors_cuts_values_meta_and_totals(home: Path, capsys: pyte
 
 
 def test_show_takes_names_and_patterns(home: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    for words in (["model.w"], ["*.w"]):
+    for words in (["model.w"], ["*.w"], ["--step", "10", "model.w"], ["model.w", "--step", "20", "*.w"]):
         _, found = as_json(capsys, "show", home, *words)
         assert [each["name"] for each in found["tensors"]] == ["model.w"]
         assert found["values"] == []

@@ -180,6 +180,7 @@ def test_a_corrupt_coded_tile_alone_comes_from_the_next_copy(codec: str) -> None
     check_holds(items, wholes)
     assert len(report.notes) == 1
     assert "tile 9 cannot be decoded" in report.notes[0]
+    assert report.notes[0].count("use another copy") == 1
     assert [nbytes for _, nbytes in second["pack0"].reads[1:]] == [info.coded_nbytes[9]]
 
 

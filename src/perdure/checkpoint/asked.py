@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from numbers import Real
+from numbers import Integral, Real
 from typing import Any
 
 from perdure.errors import CallError
 
-__all__ = ["checked_metric", "checked_step", "checked_tier"]
+__all__ = ["checked_bytes", "checked_metric", "checked_step", "checked_tier"]
 
 _STEPS = 10**12  # what the name of a part has room for
 
@@ -18,6 +18,14 @@ def checked_step(step: Any) -> int:
     if type(step) is not int or not 0 <= step < _STEPS:
         raise CallError(f"step is {step!r}; a step is a whole number from 0 to {_STEPS - 1:,}", step=repr(step))
     return step
+
+
+def checked_bytes(option: str, given: Any) -> int:
+    """``given`` if it can be a number of bytes for ``option``, 1 or more; raises `CallError` otherwise."""
+    if isinstance(given, bool) or not isinstance(given, Integral) or given < 1:
+        told = repr(given)[:80]
+        raise CallError(f"{option} is {told}; give a whole number of bytes above 0, such as {1 << 30} for 1 GiB", **{option: told})
+    return int(given)
 
 
 def checked_tier(tier: Any, *, remote: bool = False) -> bool:

@@ -18,7 +18,7 @@ from typing import Any
 
 import msgspec
 
-from perdure.checkpoint.asked import checked_metric, checked_step, checked_tier
+from perdure.checkpoint.asked import checked_bytes, checked_metric, checked_step, checked_tier
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.drain import Order
 from perdure.checkpoint.flights import Flight, Flights
@@ -76,9 +76,7 @@ class Checkpointer:
         if not isinstance(log, Log):
             raise CallError(f"log is a {type(log).__name__}; give a perdure.events.Log, or leave it out")
         self.deadlines = deadlines or Deadlines()
-        if budget_bytes < 1:
-            raise CallError(f"a budget of {budget_bytes} bytes holds nothing; give at least a few MiB")
-        self._budget_bytes = budget_bytes
+        self._budget_bytes = checked_bytes("budget_bytes", budget_bytes)
         self._coding = checked_coding(coding)
         self._keep = () if keep is None else as_rules(keep)
         self.log = log

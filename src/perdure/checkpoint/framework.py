@@ -21,6 +21,16 @@ class Target(Protocol):
         """Names that other ranks need not hold: of stages, of flat slices. If there are any, others hold others."""
         ...
 
+    @property
+    def alike(self) -> Mapping[str, str]:
+        """Names of tensors to names of others that must have been saved with the same value: they are one here."""
+        ...
+
+    @property
+    def anew(self) -> Set[str]:
+        """Keys of rank-local state that begins anew in a world of another size, whatever was saved there."""
+        ...
+
     def items(self, catalog: Catalog, *, rank: int, world: int) -> tuple[TensorItem, ...]:
         """The tensors to fill."""
         ...

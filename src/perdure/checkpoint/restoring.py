@@ -41,6 +41,7 @@ from perdure.errors import (
 )
 from perdure.events import Restored
 from perdure.fabric import Fabric
+from perdure.state.alike import check_alike
 from perdure.state.claims import check_claims, claims
 from perdure.state.index import Catalog
 from perdure.state.load import LoadReport, PackSource, match, prepare
@@ -272,8 +273,21 @@ class Restoring:
         rank, world = self._fabric.rank, self._fabric.world
         items = target.items(catalog, rank=rank, world=world)
         keys, partial = target.value_keys(), bool(target.apart)
-        matches = match(catalog, items, keys, rank=rank, world=world, partial=partial)
+        matches = match(catalog, items, keys, rank=rank, world=world, partial=partial, anew=target.anew)
         wanted = claims(catalog, matches, keys, apart=target.apart) if partial else None
+        unless_stalled(
+            lambda moved: check_alike(
+                catalog,
+                matches,
+                target.alike,
+                lambda pack: stored.get(pack, ()),
+                budget_bytes=self._budget_bytes,
+                nearer=memory.holders,
+                on_bytes=moved,
+            ),
+            stall_s=self._deadlines.stall_s,
+            what="counts and options that are one here",
+        )
         prepared = unless_stalled(
             lambda moved: prepare(
                 catalog,

@@ -19,7 +19,7 @@ from perdure.codec import FrameInfo, decode_tile
 from perdure.codec.dtypes import DTYPES
 from perdure.codec.dtypes import nbytes as nbytes_of
 from perdure.codec.stage import Bytes
-from perdure.errors import BlobCorrupt, BlobMissing, FormatRefused, IntegrityError, StorageError
+from perdure.errors import BlobCorrupt, BlobMissing, FormatRefused, IntegrityError, StorageError, fault_in
 from perdure.state.framed import read_header
 from perdure.state.geometry import stored_as
 from perdure.state.predicting import predict
@@ -164,7 +164,8 @@ class Bases:
             decode_tile(info, tile, coded, out, base=base)
         except IntegrityError as error:
             raise BlobCorrupt(
-                f"{source.key} in {copy.file} ({copy.tier}), from which a base follows, cannot be decoded: {error}",
+                f"{source.key} in {copy.file} ({copy.tier}), from which a base follows, cannot be decoded: "
+                f"{fault_in(error)}",
                 tensor=source.key,
                 file=copy.file,
                 tile=tile,

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from math import prod
 
-from perdure.errors import FormatRefused
+from perdure.errors import FormatRefused, fault_in
 from perdure.state.index import Catalog, CatalogTensor, Joining
 from perdure.state.part_reader import PartReader
 from perdure.state.stored import StoredBase
@@ -108,7 +108,7 @@ def _told(file: str) -> Iterator[None]:
         if "file" in error.facts:
             raise
         raise FormatRefused(
-            f"{file} is refused: {error}; use another copy or an older step", **error.facts, file=file
+            f"{file} is refused: {fault_in(error)}; use another copy or an older step", **error.facts, file=file
         ) from error
 
 

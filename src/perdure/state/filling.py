@@ -17,7 +17,7 @@ import numpy as np
 from perdure.codec import decode_tile, tile_digests
 from perdure.codec.digest import digest_bytes
 from perdure.codec.stage import Bytes
-from perdure.errors import BlobCorrupt, BlobMissing, IntegrityError, StorageError
+from perdure.errors import BlobCorrupt, BlobMissing, IntegrityError, StorageError, fault_in
 from perdure.shm import copy_many
 from perdure.state.bases import Bases
 from perdure.state.crew import Buffers
@@ -248,7 +248,7 @@ def _decoded(job: Job, data: memoryview, room: memoryview, passed: Passed | None
             below = tiles.framed.base(lo, hi) if tiles.framed.base is not None and len(coded) < hi - lo else None
             decode_tile(info, tile, coded, target, base=below)
         except IntegrityError as error:
-            bad.append(Bad(tiles.transfers, lo, hi, _corrupt(job, tiles, tile, f"cannot be decoded: {error}")))
+            bad.append(Bad(tiles.transfers, lo, hi, _corrupt(job, tiles, tile, f"cannot be decoded: {fault_in(error)}")))
             continue
         verified += 1
         array = np.frombuffer(target, np.uint8)

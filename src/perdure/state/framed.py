@@ -10,7 +10,7 @@ from itertools import accumulate
 
 from perdure.codec import FrameInfo, frame_info, n_tiles
 from perdure.codec.dtypes import nbytes as nbytes_of
-from perdure.errors import BlobCorrupt, IntegrityError
+from perdure.errors import BlobCorrupt, IntegrityError, fault_in
 from perdure.state.source import PackSource
 from perdure.store.pack import PackEntry
 
@@ -41,7 +41,8 @@ def read_header(
         info = frame_info(head)
     except IntegrityError as error:
         raise type(error)(
-            f"{name} in {source.file} ({source.tier}): {error}; use another copy", **{**error.facts, **facts}
+            f"{name} in {source.file} ({source.tier}): {fault_in(error)}; use another copy",
+            **{**error.facts, **facts},
         ) from error
     if (entry.dtype, entry.shape) != ("uint8", (entry.nbytes,)):
         raise BlobCorrupt(

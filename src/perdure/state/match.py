@@ -5,7 +5,7 @@ All that does not fit is told at once, in one `StateMismatch`; nothing is writte
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 from perdure.errors import StateMismatch
@@ -32,14 +32,16 @@ def match(
     rank: int,
     world: int,
     partial: bool = False,
+    anew: Collection[str] = (),
 ) -> list[Match]:
     """Pair live tensors with saved ones; raise `StateMismatch` that lists every key that does not fit.
 
     ``value_keys`` are ``(key, local, on_resize)``. Names that are saved but not wanted are unexpected, names that are
     wanted but not saved are missing. With ``partial`` other ranks may want what this one does not: then nothing that is
-    shared is unexpected here, and `perdure.state.claims` finds what no rank wants.
+    shared is unexpected here, and `perdure.state.claims` finds what no rank wants. What is rank-local under the keys
+    ``anew`` begins anew in a world of another size: nothing that was saved there is unexpected then.
     """
-    found = compare(catalog, items, value_keys, rank=rank, world=world, partial=partial)
+    found = compare(catalog, items, value_keys, rank=rank, world=world, partial=partial, anew=anew)
     found.refuse()
     return found.matches
 
@@ -52,6 +54,7 @@ def compare(
     rank: int,
     world: int,
     partial: bool = False,
+    anew: Collection[str] = (),
 ) -> Comparison:
     """As `match`, but what does not fit is told and not raised."""
     found = Comparison()
@@ -74,9 +77,14 @@ def compare(
                 found.others.append(f"{item.name} and {alias} are one tensor here but were saved as two")
         found.add(Match(item, saved))
     like = rank % max(catalog.world, 1)  # the saved rank whose local state this rank would take
+    dropped = tuple(anew) if world != catalog.world else ()
+
+    def told(name: str) -> bool:
+        return not any(name == key or name.startswith(f"{key}.") for key in dropped)
+
     if not partial:
         found.unexpected += [name for name in catalog.tensors if name not in used]
-    found.unexpected += [name for of, name in catalog.local_tensors if of == like and name not in used]
+    found.unexpected += [name for of, name in catalog.local_tensors if of == like and name not in used and told(name)]
     wanted = {(key, local) for key, local, _ in value_keys}
     for key, local, on_resize in value_keys:
         there = (like, key) in catalog.local_values if local else key in catalog.values
@@ -84,7 +92,8 @@ def compare(
             found.missing.append(key)
     if not partial:
         found.unexpected += [key for key in catalog.values if (key, False) not in wanted]
-    found.unexpected += [key for of, key in catalog.local_values if of == like and (key, True) not in wanted]
+    local_keys = (key for of, key in catalog.local_values if of == like and told(key))
+    found.unexpected += [key for key in local_keys if (key, True) not in wanted]
     return found
 
 

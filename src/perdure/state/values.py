@@ -27,7 +27,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from perdure.errors import FormatRefused, NotSerializable
+from perdure.errors import FormatRefused, NotSerializable, fault_in
 
 __all__ = ["decode_value", "encode_value", "register_tag"]
 
@@ -146,7 +146,7 @@ def decode_value(data: Any, *, key: str | None = None) -> Any:
         if key is None:
             raise
         raise FormatRefused(
-            f"the saved value {key!r} is refused: {error}; use another copy or an older step", **error.facts, key=key
+            f"the saved value {key!r} is refused: {fault_in(error)}; use another copy or an older step", **error.facts, key=key
         ) from error
 
 

@@ -504,6 +504,13 @@ def test_numbers_of_any_kind_can_be_a_metric(checkpointer: Make, ram_url: str) -
         assert (head.step, type(head.metric), head.metric) == (step, float, float(metric))
 
 
+@pytest.mark.parametrize("option", ["memory_bytes", "budget_bytes"])
+@pytest.mark.parametrize("given", ["1G", 0, 1.5, True])
+def test_what_is_no_number_of_bytes_is_refused_at_once(tmp_path: Path, option: str, given: Any) -> None:
+    with pytest.raises(CallError, match=f"{option} is {given!r}; give a whole number of bytes"):
+        Checkpointer(tmp_path, **{option: given})
+
+
 @pytest.mark.parametrize("log", ["events.jsonl", "", print, 0])
 def test_a_log_that_is_none_is_refused_at_once(ram_url: str, log: Any) -> None:
     with pytest.raises(CallError, match=r"give a perdure\.events\.Log"):

@@ -301,6 +301,20 @@ def test_every_rank_gets_its_own(world: int) -> None:
         assert_same(live["all"].value, (local_tree(77) if world != 3 else like)["all"].value)
 
 
+@pytest.mark.parametrize("state", [{"n": 5}, {"t": torch.ones(3), "more": [torch.zeros(2)]}])
+def test_what_begins_anew_asks_nothing_of_what_was_saved(state: dict[str, Any]) -> None:
+    def tree(state: Any, inner: Any) -> dict[str, Any]:
+        return {"keeper": RankLocal(Keeper(state), on_resize="fresh"), "all": RankLocal(inner, on_resize="fresh")}
+
+    saved = save(*(tree({"rank": rank, "deep": {"t": torch.ones(2)}}, {"w": torch.ones(1)}) for rank in range(2)))
+    live = tree(state, {"v": torch.ones(4), "n": 3})
+    report = restore(saved, live, rank=2, world=3)
+    assert report.wanted_nbytes == 0
+    assert_same((live["keeper"].value.state, live["all"].value), (state, {"v": torch.ones(4), "n": 3}))
+    with pytest.raises(StateMismatch, match=r"all\.w"):
+        restore(saved, live, rank=1, world=2)  # a world of the same size takes what was saved
+
+
 def test_what_is_local_does_not_fit_what_is_shared() -> None:
     w = torch.zeros(2)
     with pytest.raises(StateMismatch) as caught:

@@ -61,6 +61,12 @@ def test_patterns_choose_names(run: str) -> None:
     assert set(load(run, names=["model.*"])) == {"model.0.weight", "model.1.weight"}
     assert set(load(run, names=["model.1.weight", "mine*"])) == {"model.1.weight", "mine.t@rank0"}
     assert set(load(run, names=["*.momentum_buffer"])) == {"optimizer.state.0.weight.momentum_buffer"}
+    for wrong in (5, ["model.weight", 5], None):
+        with pytest.raises(CallError, match="give a name or pattern"):
+            load(run, names=wrong)  # type: ignore[arg-type]
+    for option in ({"fuse": {"gate_up": ["gate", "up"]}}, {"split": {"gate_up": {"gate": 1, "up": 1}}}):
+        with pytest.raises(CallError, match=r"'gate_up': \.\.\.}: no tensor here has '(gate' or 'up|gate_up)'"):
+            load(run, **option)  # type: ignore[arg-type]
     with pytest.raises(CallError, match="names is empty"):
         load(run, names=[])
 

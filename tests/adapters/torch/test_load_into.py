@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import perdure
-from perdure.errors import BlobCorrupt, BlobMissing, StateMismatch
+from perdure.errors import BlobCorrupt, BlobMissing, CallError, StateMismatch
 
 MIB = 1 << 20
 
@@ -178,3 +178,47 @@ def test_the_most_memory_is_the_state_and_the_budget(tmp_path: Path) -> None:
     )
     state = 12 * (2048 * 2048 + 2048) * 4
     assert int(out.stdout) <= state + 16 * MIB + 12 * MIB, out.stderr  # headers, objects, stacks of threads
+
+
+def test_what_names_nothing_to_fill_is_refused(saved: tuple[str, Net]) -> None:
+    url, net = saved
+    with pytest.raises(CallError, match=r'such as {"model": model}; this is a Net'):
+        perdure.load_into(url, net)  # type: ignore[arg-type]
+    with pytest.raises(CallError, match="nothing would be filled"):
+        perdure.load_into(url, {})
+    with pytest.raises(CallError, match="budget_bytes is '1G'"):
+        perdure.load_into(url, {"model": net}, budget_bytes="1G")  # type: ignore[arg-type]
+
+
+def fused(*, meta: bool) -> perdure.View:
+    """Net's embedding under another name, and its rows as two tensors of the checkpoint."""
+    with torch.device("meta" if meta else "cpu"):
+        module = nn.ModuleDict({"tokens": nn.Embedding(40, 8), "other": nn.Linear(8, 8)})
+    module["other"].register_buffer("mask", torch.ones(2, device="meta" if meta else "cpu"), persistent=False)
+    halves = {"tokens": {"low": 30, "high": 10}}
+    return perdure.View(module, split=halves, names=lambda name: name.replace("other", "mixed"))
+
+
+def test_a_view_of_a_model_on_meta_gets_its_tensors(tmp_path: Path) -> None:
+    torch.manual_seed(4)
+    view = fused(meta=False)
+    with perdure_run(tmp_path) as ckpt:
+        ckpt.save(1, {"model": view}).committed()
+    assert "model.low.weight" in perdure.load(tmp_path)
+    other = fused(meta=True)
+    done = perdure.load_into(tmp_path, {"model": other})
+    assert same(view.module, other.module)
+    assert done.on_meta == ("model.other.mask",)
+
+
+def test_what_a_view_on_meta_misses_stays_there(tmp_path: Path) -> None:
+    with perdure_run(tmp_path) as ckpt:
+        ckpt.save(1, {"model.low.weight": torch.ones(30, 8), "model.mixed.weight": torch.ones(8, 8)}).committed()
+    view = fused(meta=True)
+    with pytest.raises(StateMismatch, match="high"):
+        perdure.load_into(tmp_path, {"model": view})
+    assert all(each.is_meta for each in view.module.parameters())
+    done = perdure.load_into(tmp_path, {"model": view}, strict=False)
+    assert done.missing == ("model.high.weight", "model.mixed.bias")
+    assert done.on_meta == ("model.tokens.weight", "model.other.bias", "model.other.mask")
+    assert bool((view.module["other"].weight == 1).all())

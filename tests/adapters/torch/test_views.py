@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import io
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -206,10 +207,24 @@ def test_a_count_that_differs_between_the_parts_is_refused() -> None:
     tree = of(False)
     tree["optimizer"].state[tree["model"]["layers"][1].k.bias]["step"] += 1
     with pytest.raises(StateMismatch, match=r"layers.1.k.bias.step was saved with another value"):
-        restore(save(tree), of(True, 2, split=QKV))
+        restore(save(tree), other := of(True, 2, split=QKV))
+    assert together(other) == together(of(True, 2, split=QKV))  # nothing is written before all is compared
     tree["model"] = perdure.View(tree["model"], fuse=NAMES)
     with pytest.raises(StateMismatch, match=r"layers.1.qkv.bias.step is to be one tensor in the checkpoint, but"):
         save(tree)
+
+
+def test_a_restore_that_cannot_end_well_has_written_nothing(tmp_path: Path) -> None:
+    tree = of(False)
+    tree["optimizer"].state[tree["model"]["layers"][1].k.bias]["step"] += 1
+    with contextlib.closing(perdure.Checkpointer(tmp_path, agent=False)) as ckpt:
+        ckpt.save(1, tree).committed()
+        other = of(True, 2, split=QKV)
+        before = together(other)
+        for restore_it in (ckpt.restore, lambda tree: perdure.load_into(tmp_path, tree)):
+            with pytest.raises(StateMismatch, match=r"^(?!.*half written).*layers.1.q.bias.step was saved with another"):
+                restore_it(other)
+            assert together(other) == before
 
 
 def test_parts_with_other_options_do_not_fit_one_parameter() -> None:

@@ -11,6 +11,7 @@ import torch
 from torch.distributed.tensor import DTensor
 
 from perdure.adapters.torch.framework import TorchFramework
+from perdure.state.alike import check_alike
 from perdure.state.load import LoadReport, load, match
 from perdure.testing import ranks
 from perdure.testing.ranks import Saved
@@ -31,7 +32,8 @@ def restore(saved: Saved, tree: Mapping[str, Any], *, rank: int = 0, world: int 
     catalog = saved.catalog
     target = TorchFramework().prepare(tree, catalog)
     items = target.items(catalog, rank=rank, world=world)
-    matches = match(catalog, items, target.value_keys(), rank=rank, world=world)
+    matches = match(catalog, items, target.value_keys(), rank=rank, world=world, anew=target.anew)
+    check_alike(catalog, matches, target.alike, saved.sources, budget_bytes=1 << 20)
     report = load(catalog, matches, saved.sources)
     target.finish(catalog, rank=rank, world=world)
     return report

@@ -11,6 +11,7 @@ import torch.distributed as dist
 from perdure.adapters.torch.fabric import ProcessGroupFabric
 from perdure.adapters.torch.framework import TorchFramework
 from perdure.adapters.torch.notes import StoreNotes
+from perdure.checkpoint.asked import checked_bytes
 from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.remote import remote_of
@@ -106,13 +107,11 @@ class Checkpointer(_Checkpointer):
             open_store=open_store,
         )
         if memory_bytes is not None:
-            if memory_bytes < 1:
-                raise CallError(f"memory_bytes={memory_bytes} holds no checkpoint; leave it out for what the node has")
-            command += ["--memory", str(memory_bytes)]
+            command += ["--memory", str(checked_bytes("memory_bytes", memory_bytes))]
         if drain_bytes_per_s is not None:
-            if drain_bytes_per_s <= 0 or not agent:
+            if not isinstance(drain_bytes_per_s, int | float) or not drain_bytes_per_s > 0 or not agent:
                 raise CallError(
-                    f"drain_bytes_per_s={drain_bytes_per_s} is what the node's agent writes at most: more than 0, and "
+                    f"drain_bytes_per_s={drain_bytes_per_s!r} is what the node's agent writes at most: more than 0, and "
                     "not with agent=False"
                 )
             command += ["--bytes-per-s", str(drain_bytes_per_s)]

@@ -253,6 +253,8 @@ class _Preparation:
     def add(self, of: Mapping[str, Any], at: str, key: str, value: Any, scope: RankLocal | None = None) -> None:
         """``value`` stands in ``of`` at ``at``; its key is ``key``; ``scope`` is the `RankLocal` around it."""
         if isinstance(value, RankLocal):
+            if value.on_resize == "fresh":
+                self.target.anew.add(key)
             self.add(of, at, key, value.value, value)
             return
         place = self.target.within(local=scope is not None, on_resize="modulo" if scope is None else scope.on_resize)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import torch
 
@@ -53,7 +53,7 @@ def load(
     ``fuse={"gate_up": ["gate", "up"]}`` several as one, as `View` says of live ones.
 
     Every tile is verified; raises `BlobCorrupt` naming tensor and file, `BlobMissing` if there is no such step,
-    `CallError` if a pattern matches nothing, or parts do not make up what they are to be parts of.
+    `CallError` if a pattern, or a key of ``split`` or ``fuse``, matches nothing, or parts do not make up what they are to be parts of.
 
     >>> import tempfile, torch, perdure
     >>> ckpt = perdure.Checkpointer(folder := tempfile.mkdtemp(), agent=False)
@@ -62,7 +62,10 @@ def load(
     {'w': tensor([0, 1, 2])}
     >>> ckpt.close()
     """
-    names = (names,) if isinstance(names, str) else tuple(names)
+    given: Any = (names,) if isinstance(names, str) else names
+    names = tuple(given) if isinstance(given, Iterable) else ()
+    if not isinstance(given, Iterable) or not all(isinstance(each, str) for each in names):
+        raise CallError(f"names is {repr(given)[:80]}; give a name or pattern, or a list of them")
     if not names:
         raise CallError("names is empty, so nothing would be read; give names or patterns, or leave it out for all")
     found = at_step(url, lambda run, commit, log, moved: _load(run, commit, names, log, moved), step=step, slot=slot)

@@ -16,11 +16,16 @@ from torch.distributed.tensor import DTensor
 
 from perdure.adapters.torch.framework import TorchFramework
 from perdure.adapters.torch.load import at_step
+from perdure.adapters.torch.modules import view_of
 from perdure.adapters.torch.target import TensorSink
 from perdure.adapters.torch.tensors import torch_dtype
 from perdure.adapters.torch.tree import leaves
+from perdure.adapters.torch.views import View
+from perdure.checkpoint.asked import checked_bytes
+from perdure.errors import CallError
 from perdure.events import Log, Notice
 from perdure.layout import canonical_name
+from perdure.state.alike import check_alike
 from perdure.state.index import Catalog
 from perdure.state.items import Held
 from perdure.state.load import Match, load
@@ -64,7 +69,7 @@ def load_into(
     """Fill what ``tree`` names (as it was saved: ``{"model": model}``) with a committed step; verified, in place.
 
     Only the keys of ``tree`` are read, so a run that also saved an optimizer loads into its model alone. Tensors of a
-    module that are on the meta device get memory on the CPU; ties between them stay. ``strict`` makes names that are
+    module (or of a `View` of one) that are on the meta device get memory on the CPU; ties between them stay. ``strict`` makes names that are
     missing or unexpected an error; without it they are told in the answer. ``cast`` converts tensors that were saved in
     another dtype (rounded to nearest); without it they are an error. A shape that differs always is one.
     ``budget_bytes`` is what may be used of memory beside the state; a tensor that is cast is there whole, as saved, for
@@ -73,8 +78,8 @@ def load_into(
     Every rank of a job may call it, each for itself; whole tensors alone can be filled. For sharded modules give them
     memory (``model.to_empty(device="cpu")``) and call `Checkpointer.restore`, which fills shards in place.
 
-    Raises `StateMismatch` before anything is written where names, shapes or dtypes do not fit, else what `perdure.load`
-    raises; the live state may be half written then.
+    Raises `CallError` for a ``tree`` that is empty or no dict, `StateMismatch` before anything is written where names,
+    shapes or dtypes do not fit, else what `perdure.load` raises; the live state may be half written then.
 
     >>> import tempfile, torch, perdure
     >>> ckpt = perdure.Checkpointer(folder := tempfile.mkdtemp(), agent=False)
@@ -85,6 +90,13 @@ def load_into(
     >>> perdure.load_into(folder, {"model": model}).step, model.weight.device.type
     (7, 'cpu')
     """
+    if not isinstance(tree, Mapping):
+        kind = type(tree).__name__
+        raise CallError(f'load_into needs a dict of names to what they were saved as, such as {{"model": model}}; '
+                        f"this is a {kind}", type=kind)
+    if not tree:
+        raise CallError('the dict is empty, so nothing would be filled; give it as it was saved: {"model": model}')
+    checked_bytes("budget_bytes", budget_bytes)
     return at_step(
         url,
         lambda run, commit, log, moved: _fill(
@@ -111,7 +123,8 @@ def _fill(
     made = _give_memory(tree)
     try:
         target = TorchFramework().prepare(tree, catalog)
-        found = compare(catalog, target.items(catalog, rank=0, world=1), target.value_keys(), rank=0, world=1)
+        items, keys = target.items(catalog, rank=0, world=1), target.value_keys()
+        found = compare(catalog, items, keys, rank=0, world=1, anew=target.anew)
         found.refuse(strict=strict, cast=cast)
 
         def fill(matches: Sequence[Match]) -> None:
@@ -121,6 +134,9 @@ def _fill(
 
         for match in found.matches:
             check_room(match.saved, packs)
+        check_alike(
+            catalog, found.matches, target.alike, lambda pack: [packs[pack]], budget_bytes=budget_bytes, on_bytes=moved
+        )
         fill([match for match in found.matches if match.item.name not in found.dtypes])
         for item, saved in ((match.item, match.saved) for match in found.matches if match.item.name in found.dtypes):
             whole = torch.empty(saved.shape, dtype=torch_dtype(saved.dtype))
@@ -132,10 +148,11 @@ def _fill(
         for each in made:
             each.undo()
         raise
+    missing = set(found.missing)
     for each in made:
-        if each.name in found.missing:
+        if not missing.isdisjoint(each.names):
             each.undo()
-    left = tuple(name for name, *_ in _on_meta(tree))
+    left = tuple(_on_meta(tree))
     return Loaded(commit.step, tuple(found.missing), tuple(found.unexpected), found.dtypes, left)
 
 
@@ -157,9 +174,9 @@ def _under(catalog: Catalog, keys: tuple[str, ...]) -> Catalog:
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A tensor that had no memory, in the table of a module."""
+    """A tensor that had no memory, in the table of a module; ``names`` are those of what it is in a checkpoint."""
 
-    name: str
+    names: tuple[str, ...]
     table: dict[str, Any]
     key: str
     before: torch.Tensor
@@ -168,37 +185,65 @@ class _Made:
         self.table[self.key] = self.before
 
 
-def _on_meta(tree: Mapping[str, Any]) -> Iterator[tuple[str, dict[str, Any], str, bool]]:
-    """The tensors of modules that have no memory: name, the table that holds it, its key there, whether it is saved."""
-    inner = (
-        (f"{key}.{inside}" if inside else key, each)
-        for key, module in leaves(tree)
-        if isinstance(module, torch.nn.Module)
-        for inside, each in module.named_modules()
-    )
-    for prefix, module in inner:
-        tables: tuple[dict[str, torch.Tensor | None], ...] = (module._parameters, module._buffers)
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A tensor in the table of a module, by its own name; ``saved`` says whether a state_dict holds it."""
+
+    name: str
+    table: dict[str, Any]
+    key: str
+    saved: bool
+
+    @property
+    def tensor(self) -> torch.Tensor:
+        found: torch.Tensor = self.table[self.key]
+        return found
+
+    @property
+    def on_meta(self) -> bool:
+        return self.tensor.is_meta and not isinstance(self.tensor, DTensor)
+
+
+def _entries(module: torch.nn.Module) -> Iterator[_Entry]:
+    for prefix, each in module.named_modules():
+        tables: tuple[dict[str, torch.Tensor | None], ...] = (each._parameters, each._buffers)
         for table in tables:
-            for name, tensor in table.items():
-                if tensor is not None and tensor.is_meta and not isinstance(tensor, DTensor):
-                    saved = table is module._parameters or name not in module._non_persistent_buffers_set
-                    yield canonical_name(f"{prefix}.{name}"), table, name, saved
+            for key, tensor in table.items():
+                if tensor is not None:
+                    saved = table is each._parameters or key not in each._non_persistent_buffers_set
+                    yield _Entry(canonical_name(f"{prefix}.{key}" if prefix else key), table, key, saved)
+
+
+def _modules(tree: Mapping[str, Any]) -> Iterator[tuple[str, View]]:
+    for key, value in leaves(tree):
+        view = view_of(value)
+        if view is not None:
+            yield key, view
+
+
+def _on_meta(tree: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the tensors of modules that have no memory, as the modules themselves call them."""
+    for key, view in _modules(tree):
+        yield from (f"{key}.{entry.name}" for entry in _entries(view.module) if entry.on_meta)
 
 
 def _give_memory(tree: Mapping[str, Any]) -> list[_Made]:
     """Put tensors with memory, not filled and not touched yet, in the place of those on the meta device."""
     made: list[_Made] = []
     real: dict[int, torch.Tensor] = {}  # what is one tensor stays one
-    for name, table, key, saved in list(_on_meta(tree)):
-        before = table[key]
-        if not saved:
-            continue
-        if id(before) not in real:
-            empty = torch.empty_like(before, device="cpu")
-            if isinstance(before, torch.nn.Parameter):
-                empty = torch.nn.Parameter(empty, requires_grad=before.requires_grad)
-            empty.__dict__.update(before.__dict__)
-            real[id(before)] = empty
-        table[key] = real[id(before)]
-        made.append(_Made(name, table, key, before))
+    for at, view in _modules(tree):
+        saved = [entry for entry in _entries(view.module) if entry.saved]
+        empty = [entry for entry in saved if entry.on_meta]
+        parts = view.parts(at, {entry.name: tuple(entry.tensor.shape) for entry in saved}) if empty else {}
+        for entry in empty:
+            before = entry.tensor
+            if id(before) not in real:
+                new = torch.empty_like(before, device="cpu")
+                if isinstance(before, torch.nn.Parameter):
+                    new = torch.nn.Parameter(new, requires_grad=before.requires_grad)
+                new.__dict__.update(before.__dict__)
+                real[id(before)] = new
+            entry.table[entry.key] = real[id(before)]
+            names = tuple(f"{at}.{part.name}" for part in parts[entry.name])
+            made.append(_Made(names, entry.table, entry.key, before))
     return made

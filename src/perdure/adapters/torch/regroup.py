@@ -8,7 +8,8 @@ import torch
 
 from perdure.adapters.torch.forms import Section
 from perdure.adapters.torch.tensors import as_integers
-from perdure.adapters.torch.views import Fuses, Splits, sections
+from perdure.adapters.torch.views import Fuses, Splits, sections, unmet
+from perdure.errors import CallError
 
 __all__ = ["regroup"]
 
@@ -16,9 +17,12 @@ __all__ = ["regroup"]
 def regroup(tensors: Mapping[str, torch.Tensor], *, split: Splits, fuse: Fuses) -> dict[str, torch.Tensor]:
     """``tensors``, those of ``split`` in parts and those of ``fuse`` in one, bit for bit; the rest as they are.
 
-    Parts that lie in one run are views of the fused tensor; all others are copies.
+    Raises `CallError` for a key that says nothing of any of them. Parts that lie in one run are views of the fused tensor; all others are copies.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
+    unused = unmet(shapes, split=split, fuse=fuse)
+    if unused is not None:
+        raise CallError(unused)
     found: dict[str, torch.Tensor] = {}
     for name, tensor in tensors.items():
         parts = sections(name, shapes, split=split, fuse=fuse)

@@ -168,7 +168,8 @@ class _Refill:
             for option, value in group.items():
                 if option != "params" and isinstance(value, torch.Tensor):
                     for i, source in enumerate(sources):
-                        self._place.tensor(f"{source}.{option}", value, compare=i > 0)
+                        like = f"{sources[0]}.{option}" if i else None
+                        self._place.tensor(f"{source}.{option}", value, like=like)
                         if self._in_groups is None and names[i] in self._staged:
                             self._place.apart(f"{source}.{option}")
 
@@ -185,6 +186,7 @@ class _Refill:
                     self._place.state(at, self._values.setdefault(part.name, {}).update)
                     self._apart(at, part)
         prefix = f"{self._key}.state."
+        filled: dict[tuple[int, str], str] = {}
         for saved in self._catalog.tensors.values():
             if not saved.name.startswith(prefix):
                 continue
@@ -197,9 +199,10 @@ class _Refill:
                 shape = tuple(parameter.shape) if part.form is None else part.form.shape
                 like = saved.shape == shape and entry not in COUNTS
                 # What is of the whole parameter is saved once for each of its parts, and is to be the same in all.
-                again = not like and entry in new
+                first = None if like else filled.get((id(parameter), entry))
+                filled.setdefault((id(parameter), entry), saved.name)
                 new[entry] = tensor
-                self._place.tensor(saved.name, tensor, form=part.form if like else None, compare=again)
+                self._place.tensor(saved.name, tensor, form=part.form if like else None, like=first)
                 self._apart(saved.name, part)
 
     def give(self, value: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ from perdure.adapters.torch.nested import put_tensors_back, references
 from perdure.adapters.torch.tensors import LocalBlock, as_integers, dtype_name, held_now, torch_dtype, write_into
 from perdure.errors import StateMismatch
 from perdure.layout import Box
+from perdure.state.alike import not_alike
 from perdure.state.index import Catalog, CatalogTensor
 from perdure.state.items import Held, Memory, TensorItem
 from perdure.state.scopes import OnResize, rank_local_source
@@ -84,15 +85,11 @@ class TensorSink:
                 if not part.live and not part.compare:
                     write_into(part.view, part.memory.owner, name=self.name)
 
-    def check(self) -> None:
-        """Compare what is to be the same as what other sinks have written; raise `StateMismatch` where it is not."""
+    def check(self, other: str) -> None:
+        """Compare what is to be the same as what the sink ``other`` has written; else raise `StateMismatch`."""
         for part in self.parts:
             if part.compare and not torch.equal(as_integers(part.memory.owner), as_integers(part.view.cpu())):
-                raise StateMismatch(
-                    f"{self.name} was saved with another value than what is one tensor with it here; restore it into "
-                    "a model that keeps the two apart",
-                    shape=[self.name],
-                )
+                raise not_alike(self.name, other)
 
 
 def check_same(name: str, one: torch.Tensor, other: torch.Tensor) -> None:
@@ -114,6 +111,10 @@ class Target:
     setters: list[tuple[str, Callable[[Any], None], bool, OnResize]] = field(default_factory=list)
     apart: set[str] = field(default_factory=set)
     """names that other ranks need not hold"""
+    alike: dict[str, str] = field(default_factory=dict)
+    """name to the name of the tensor that fills it, and must have been saved with the same value"""
+    anew: set[str] = field(default_factory=set)
+    """keys of rank-local state that begins anew in a world of another size"""
 
     def within(self, *, local: bool, on_resize: OnResize) -> Place:
         """A view of this target for one top-level entry of the tree."""
@@ -126,6 +127,8 @@ class Target:
             value = self._saved(catalog, key, local, on_resize, rank, world)
             for name in references(decode_value(value, key=key)) if value is not _NOTHING else ():
                 saved = _saved_tensor(catalog, name, local, on_resize, rank, world)
+                if saved is None and name not in self.sinks:
+                    raise _not_saved(name)
                 if saved is not None and name not in self.sinks:
                     whole = torch.empty(saved.shape, dtype=torch_dtype(saved.dtype))
                     self.sinks[name] = (TensorSink.of(name, whole), (), local, on_resize)
@@ -151,8 +154,8 @@ class Target:
         """Hand the saved values to their objects; the tensors have been filled."""
         for sink, *_ in self.sinks.values():
             sink.write_back()
-        for sink, *_ in self.sinks.values():
-            sink.check()
+        for name, other in self.alike.items():
+            self.sinks[name][0].check(other)
         for key, give, local, on_resize in self.setters:
             saved = self._saved(catalog, key, local, on_resize, rank, world)
             if saved is not _NOTHING:
@@ -161,7 +164,7 @@ class Target:
     def _tensor(self, name: str) -> torch.Tensor:
         found = self.sinks.get(name)
         if found is None:
-            raise StateMismatch(f"the saved state refers to the tensor {name}, which was not saved", missing=[name])
+            raise _not_saved(name)
         return found[0].parts[0].view
 
     @staticmethod
@@ -188,13 +191,15 @@ class Place:
         *,
         aliases: tuple[str, ...] = (),
         form: Form | None = None,
-        compare: bool = False,
+        like: str | None = None,
     ) -> None:
         """Fill ``tensor`` from what was saved as ``name``, or as that part of it that ``form`` says.
 
-        ``compare``: it is filled from elsewhere too, and must come out the same.
+        ``like``: it is filled from what was saved under that name, which must be the same.
         """
-        sink = TensorSink.of(name, tensor, form, compare=compare)
+        if like is not None:
+            self.target.alike[name] = like
+        sink = TensorSink.of(name, tensor, form, compare=like is not None)
         known = self.target.sinks.get(name)
         if known is not None:
             sink, aliases = known[0].joined(sink), known[1]
@@ -207,6 +212,10 @@ class Place:
     def state(self, key: str, give: Callable[[Any], None]) -> None:
         """Call ``give`` with the value saved as ``key``."""
         self.target.setters.append((key, give, self.local, self.on_resize))
+
+
+def _not_saved(name: str) -> StateMismatch:
+    return StateMismatch(f"the saved state refers to the tensor {name}, which was not saved", missing=[name])
 
 
 def _saved_tensor(

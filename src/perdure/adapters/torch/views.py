@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from typing import Any, TypeAlias
@@ -19,7 +19,7 @@ from perdure.adapters.torch.forms import Form, Section, runs_of
 from perdure.errors import CallError
 from perdure.state.scopes import Among
 
-__all__ = ["Fused", "Fuses", "Part", "Splits", "Stage", "View", "sections"]
+__all__ = ["Fused", "Fuses", "Part", "Splits", "Stage", "View", "sections", "unmet"]
 
 Shape: TypeAlias = tuple[int, ...]
 Splits: TypeAlias = "Mapping[str, Mapping[str, int] | Fused]"
@@ -154,6 +154,20 @@ def _itself(name: str) -> tuple[Part, ...]:
 def sections(name: str, shapes: Mapping[str, Shape], *, split: Splits, fuse: Fuses) -> list[Part]:
     """What the tensor ``name`` becomes: the parts that it is split into, or its part of a fused one; else nothing."""
     return _split(name, shapes[name], split) or _fuse(name, shapes, fuse)
+
+
+def unmet(names: Iterable[str], *, split: Splits, fuse: Fuses) -> str | None:
+    """What is wrong with the first key that says nothing of any of ``names``; None if each does."""
+    there = list(names)
+    for key in split:
+        if not any(_put(name, key, key) for name in there):
+            return f"split={{{key!r}: ...}}: no tensor here has {key!r} between the dots of its name"
+    for key, given in fuse.items():
+        parts = list((given if isinstance(given, Fused) else Fused(given)).parts)
+        if not any(_put(name, part, part) for name in there for part in parts):
+            told = " or ".join(map(repr, parts))
+            return f"fuse={{{key!r}: ...}}: no tensor here has {told} between the dots of its name"
+    return None
 
 
 def _split(name: str, shape: Shape, split: Splits) -> list[Part]:
