@@ -24,7 +24,9 @@ def checked_bytes(option: str, given: Any) -> int:
     """``given`` if it can be a number of bytes for ``option``, 1 or more; raises `CallError` otherwise."""
     if isinstance(given, bool) or not isinstance(given, Integral) or given < 1:
         told = repr(given)[:80]
-        raise CallError(f"{option} is {told}; give a whole number of bytes above 0, such as {1 << 30} for 1 GiB", **{option: told})
+        raise CallError(
+            f"{option} is {told}; give a whole number of bytes above 0, such as {1 << 30} for 1 GiB", **{option: told}
+        )
     return int(given)
 
 

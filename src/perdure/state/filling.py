@@ -248,7 +248,9 @@ def _decoded(job: Job, data: memoryview, room: memoryview, passed: Passed | None
             below = tiles.framed.base(lo, hi) if tiles.framed.base is not None and len(coded) < hi - lo else None
             decode_tile(info, tile, coded, target, base=below)
         except IntegrityError as error:
-            bad.append(Bad(tiles.transfers, lo, hi, _corrupt(job, tiles, tile, f"cannot be decoded: {fault_in(error)}")))
+            bad.append(
+                Bad(tiles.transfers, lo, hi, _corrupt(job, tiles, tile, f"cannot be decoded: {fault_in(error)}"))
+            )
             continue
         verified += 1
         array = np.frombuffer(target, np.uint8)

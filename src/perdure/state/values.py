@@ -146,7 +146,9 @@ def decode_value(data: Any, *, key: str | None = None) -> Any:
         if key is None:
             raise
         raise FormatRefused(
-            f"the saved value {key!r} is refused: {fault_in(error)}; use another copy or an older step", **error.facts, key=key
+            f"the saved value {key!r} is refused: {fault_in(error)}; use another copy or an older step",
+            **error.facts,
+            key=key,
         ) from error
 
 

@@ -222,7 +222,9 @@ def test_a_restore_that_cannot_end_well_has_written_nothing(tmp_path: Path) -> N
         other = of(True, 2, split=QKV)
         before = together(other)
         for restore_it in (ckpt.restore, lambda tree: perdure.load_into(tmp_path, tree)):
-            with pytest.raises(StateMismatch, match=r"^(?!.*half written).*layers.1.q.bias.step was saved with another"):
+            with pytest.raises(
+                StateMismatch, match=r"^(?!.*half written).*layers.1.q.bias.step was saved with another"
+            ):
                 restore_it(other)
             assert together(other) == before
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 import torch.distributed as dist
 
@@ -109,7 +110,8 @@ class Checkpointer(_Checkpointer):
         if memory_bytes is not None:
             command += ["--memory", str(checked_bytes("memory_bytes", memory_bytes))]
         if drain_bytes_per_s is not None:
-            if not isinstance(drain_bytes_per_s, int | float) or not drain_bytes_per_s > 0 or not agent:
+            limit: Any = drain_bytes_per_s
+            if not isinstance(limit, int | float) or not limit > 0 or not agent:
                 raise CallError(
                     f"drain_bytes_per_s={drain_bytes_per_s!r} is what the node's agent writes at most: more than 0, and "
                     "not with agent=False"

@@ -90,10 +90,13 @@ def load_into(
     >>> perdure.load_into(folder, {"model": model}).step, model.weight.device.type
     (7, 'cpu')
     """
-    if not isinstance(tree, Mapping):
-        kind = type(tree).__name__
-        raise CallError(f'load_into needs a dict of names to what they were saved as, such as {{"model": model}}; '
-                        f"this is a {kind}", type=kind)
+    given: Any = tree
+    if not isinstance(given, Mapping):
+        kind = type(given).__name__
+        raise CallError(
+            f'load_into needs a dict of names to what they were saved as, such as {{"model": model}}; this is a {kind}',
+            type=kind,
+        )
     if not tree:
         raise CallError('the dict is empty, so nothing would be filled; give it as it was saved: {"model": model}')
     checked_bytes("budget_bytes", budget_bytes)
