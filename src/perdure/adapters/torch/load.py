@@ -53,7 +53,8 @@ def load(
     ``fuse={"gate_up": ["gate", "up"]}`` several as one, as `View` says of live ones.
 
     Every tile is verified; raises `BlobCorrupt` naming tensor and file, `BlobMissing` if there is no such step,
-    `CallError` if a pattern, or a key of ``split`` or ``fuse``, matches nothing, or parts do not make up what they are to be parts of.
+    `CallError` if a pattern, or a key of ``split`` or ``fuse``, matches nothing, or parts do not make up what they are
+    to be parts of.
 
     >>> import tempfile, torch, perdure
     >>> ckpt = perdure.Checkpointer(folder := tempfile.mkdtemp(), agent=False)

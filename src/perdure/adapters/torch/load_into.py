@@ -69,9 +69,10 @@ def load_into(
     """Fill what ``tree`` names (as it was saved: ``{"model": model}``) with a committed step; verified, in place.
 
     Only the keys of ``tree`` are read, so a run that also saved an optimizer loads into its model alone. Tensors of a
-    module (or of a `View` of one) that are on the meta device get memory on the CPU; ties between them stay. ``strict`` makes names that are
-    missing or unexpected an error; without it they are told in the answer. ``cast`` converts tensors that were saved in
-    another dtype (rounded to nearest); without it they are an error. A shape that differs always is one.
+    module (or of a `View` of one) that are on the meta device get memory on the CPU; ties between them stay.
+    ``strict`` makes names that are missing or unexpected an error; without it they are told in the answer. ``cast``
+    converts tensors that were saved in another dtype (rounded to nearest); without it they are an error. A shape that
+    differs always is one.
     ``budget_bytes`` is what may be used of memory beside the state; a tensor that is cast is there whole, as saved, for
     a moment.
 

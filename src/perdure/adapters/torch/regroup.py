@@ -17,7 +17,8 @@ __all__ = ["regroup"]
 def regroup(tensors: Mapping[str, torch.Tensor], *, split: Splits, fuse: Fuses) -> dict[str, torch.Tensor]:
     """``tensors``, those of ``split`` in parts and those of ``fuse`` in one, bit for bit; the rest as they are.
 
-    Raises `CallError` for a key that says nothing of any of them. Parts that lie in one run are views of the fused tensor; all others are copies.
+    Parts that lie in one run are views of the fused tensor; all others are copies. Raises `CallError` for a key that
+    says nothing of any of them.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     unused = unmet(shapes, split=split, fuse=fuse)
