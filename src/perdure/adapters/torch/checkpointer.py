@@ -113,8 +113,8 @@ class Checkpointer(_Checkpointer):
             limit: Any = drain_bytes_per_s
             if not isinstance(limit, int | float) or not limit > 0 or not agent:
                 raise CallError(
-                    f"drain_bytes_per_s={limit!r} is what the node's agent writes at most: a number above 0, and not with "
-                    "agent=False"
+                    f"drain_bytes_per_s={limit!r} is what the node's agent writes at most: a number above 0, and "
+                    "not with agent=False"
                 )
             command += ["--bytes-per-s", str(drain_bytes_per_s)]
         super().__init__(
