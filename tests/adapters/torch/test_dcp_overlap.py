@@ -39,8 +39,9 @@ class _Gates:
 
     def passed(self, step: int) -> None:
         if step in self.comes:
+            may_go = self.may_go[step]  # before the next of this step makes its own
             self.comes[step].set()
-            assert self.may_go[step].wait(_PATIENCE_S), f"the test forgot step {step}"
+            assert may_go.wait(_PATIENCE_S), f"the test forgot step {step}"
         if step in self.fails:
             raise StorageFull("no room")
 
@@ -133,19 +134,25 @@ def test_a_save_whose_thread_comes_after_that_of_a_later_one_is_refused_before_i
     assert whole(tmp_path) == {3: [3], 1: [1]}
 
 
-def test_of_two_saves_of_one_step_one_is_there(tmp_path: Path, gates: _Gates) -> None:
-    first = begun(gates, StorageWriter(tmp_path), 2)
-    waits, gates.comes = gates.may_go[2], {}
-    save(tmp_path, {"w": torch.full((5,), 2.5)}, 2)
-    waits.set()
-    assert "step 2 was not saved" in str(failed(first))
-    assert whole(tmp_path) == {2: [2.5]}
+@pytest.mark.parametrize("wins", [0, 1])
+def test_of_two_saves_of_one_step_one_is_there(tmp_path: Path, gates: _Gates, wins: int) -> None:
+    saves, may_go = [], []
+    for _ in range(2):
+        saves.append(begun(gates, StorageWriter(tmp_path), 2))
+        may_go.append(gates.may_go[2])
+    may_go[wins].set()
+    saves[wins].result(_PATIENCE_S)
+    may_go[1 - wins].set()
+    assert "step 2 was not saved" in str(failed(saves[1 - wins]))
+    assert whole(tmp_path) == {2: [2]}
 
 
 def test_a_later_save_that_has_failed_is_in_nobodys_way(tmp_path: Path, gates: _Gates) -> None:
     gates.fails = {9}
     kept = StorageWriter(tmp_path)  # as an error keeps it, in its frames
-    assert isinstance(refused(lambda: dcp.save({"w": torch.ones(5)}, checkpoint_id="9", storage_writer=kept)), StorageFull)
+    assert isinstance(
+        refused(lambda: dcp.save({"w": torch.ones(5)}, checkpoint_id="9", storage_writer=kept)), StorageFull
+    )
     save(tmp_path, {"w": torch.full((5,), 2.0)}, 2)
     with ThreadPoolExecutor(1) as pool:
         weight = {"w": torch.ones(5)}

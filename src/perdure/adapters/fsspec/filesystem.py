@@ -115,7 +115,9 @@ class PerdureFileSystem(AbstractFileSystem):  # type: ignore[misc]
 
     def copy(self, path1: Any, path2: Any, *more: Any, **options: Any) -> NoReturn:
         """Refused: ``get`` copies out of a run."""
-        _refuse(f"copy {path1} to {path2}", "copy files out of it with get(), and steps with `perdure checkpoint export`")
+        _refuse(
+            f"copy {path1} to {path2}", "copy files out of it with get(), and steps with `perdure checkpoint export`"
+        )
 
     def cp_file(self, path1: str, path2: str, **options: Any) -> NoReturn:
         """Refused: ``get_file`` copies out of a run."""
