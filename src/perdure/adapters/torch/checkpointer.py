@@ -13,6 +13,7 @@ from perdure.adapters.torch.framework import TorchFramework
 from perdure.adapters.torch.notes import StoreNotes
 from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.messages import Bounds
 from perdure.checkpoint.remote import remote_of
 from perdure.errors import CallError
 from perdure.events import Log
@@ -56,8 +57,7 @@ class Checkpointer(_Checkpointer):
 
     ``memory_bytes`` bounds the checkpoint memory of the node's agent: two steps, and with a coding a third one that
     deltas are made on if there is room; by default what the node has available does. ``drain_bytes_per_s`` bounds what
-    the agent writes, so that others who share the store get their part. An agent that still lives keeps what it was
-    started with.
+    the agent writes, so that others who share the store get their part.
 
     ``log`` (a `perdure.events.Log`) says where events go: by default to stderr as sentences, and to the file that
     ``PERDURE_EVENTS`` names as lines of JSON.
@@ -105,17 +105,13 @@ class Checkpointer(_Checkpointer):
             agent=agent and place.scheme != "ram",
             open_store=open_store,
         )
-        if memory_bytes is not None:
-            if memory_bytes < 1:
-                raise CallError(f"memory_bytes={memory_bytes} holds no checkpoint; leave it out for what the node has")
-            command += ["--memory", str(memory_bytes)]
-        if drain_bytes_per_s is not None:
-            if drain_bytes_per_s <= 0 or not agent:
-                raise CallError(
-                    f"drain_bytes_per_s={drain_bytes_per_s} is what the node's agent writes at most: more than 0, and "
-                    "not with agent=False"
-                )
-            command += ["--bytes-per-s", str(drain_bytes_per_s)]
+        if memory_bytes is not None and memory_bytes < 1:
+            raise CallError(f"memory_bytes={memory_bytes} holds no checkpoint; leave it out for what the node has")
+        if drain_bytes_per_s is not None and (drain_bytes_per_s <= 0 or not agent):
+            raise CallError(
+                f"drain_bytes_per_s={drain_bytes_per_s} is what the node's agent writes at most: more than 0, and not "
+                "with agent=False"
+            )
         super().__init__(
             open_store(place),
             url=str(place),
@@ -129,6 +125,7 @@ class Checkpointer(_Checkpointer):
             keep=keep,
             budget_bytes=budget_bytes,
             coding=coding,
+            bounds=Bounds(memory_bytes=memory_bytes, drain_bytes_per_s=drain_bytes_per_s),
             remote=remote,
         )
 
