@@ -588,6 +588,40 @@ def test_what_is_whole_here_ends_with_its_drain_whatever_another_node_says() -> 
     assert machine.by_id(generation.id) is generation
 
 
+# --- the agent leaves ------------------------------------------------------------------------------------------------
+
+
+def held(machine: Machine, client: Client) -> Generation:
+    """A save to memory alone, hashed."""
+    assert grants(machine.begun(client, Begin(seq=1, step=10, nbytes=100, plan_id="p", durable=False)))
+    (generation,) = digests(machine.staged(client, staged(client)))
+    machine.digested(generation)
+    return generation
+
+
+def test_a_step_that_memory_alone_holds_is_written_before_the_agent_leaves() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    generation = held(machine, a)
+    machine.left(a.id, 1.0)
+    assert machine.tick(30.0) == []
+    (drain,) = drains(machine.tick(1.0 + LEASE_S))
+    assert drain.generation is generation
+    assert machine.tick(2.0 + LEASE_S) == []
+    committed(machine, generation, 1)
+    assert machine.tick(3.0 + LEASE_S) == [Exit()]
+
+
+def test_an_agent_whose_last_step_cannot_be_written_leaves_all_the_same() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    generation = held(machine, a)
+    machine.told_to_leave()
+    assert drains(machine.tick(1.0))
+    machine.drained(generation, FULL)
+    assert machine.tick(2.0) == [Exit()]
+
+
 # --- the base of deltas ----------------------------------------------------------------------------------------------
 
 

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import Place
+from conftest import Place, await_that
 
 from perdure.checkpoint.rhythm import Rhythm, daly_s
 from perdure.checkpoint.saved import Outcome, Saved
@@ -101,6 +101,18 @@ def test_saves_to_memory_outlive_the_ranks_and_become_durable_when_training_goes
     assert again.began_at() == [10, 10], again.text()
     assert again.digests().items() <= undisturbed.items(), again.text()
     assert place.steps() == [6, 10, 12]
+
+
+def test_what_memory_alone_held_is_written_when_nobody_comes_back(place: Place, undisturbed: Digests) -> None:
+    more = ("--steps", "12", "--every", "6", "--memory-every", "1")
+    ranks = place.start(*more, "--fault", "forward@10", PERDURE_LEASE_S="2")
+    assert ranks.wait_for([1]) == [-signal.SIGKILL]
+    ranks.kill_all()
+    await_that(lambda: not place.agent_pids(), "the agent to leave", within_s=30)
+    assert place.steps() == [6, 10]
+    again = place.train(*more)
+    assert again.began_at() == [10, 10], again.text()
+    assert again.digests().items() <= undisturbed.items(), again.text()
 
 
 def test_saves_to_memory_without_an_agent_are_refused_at_once(place: Place) -> None:

@@ -68,6 +68,7 @@ from perdure.progress import Page
 from perdure.shm import Segment
 from perdure.state.index import RankIndex
 from perdure.store import Store, open_store
+from perdure.store.limit import Limit
 from perdure.wire import Link, accept
 
 __all__ = ["Agent"]
@@ -81,8 +82,7 @@ class Agent:
     """Serves one run and job on ``listener`` until the lease is over; `run` returns then.
 
     ``store`` is where generations are drained to. ``lease_s`` is how long the agent stays without any rank or launcher
-    connected. ``memory_bytes`` bounds the checkpoint memory that it holds; by default what the node has available does,
-    as the kernel reckons it.
+    connected. What it may take of memory and of the store its ranks say, those of the newest attempt.
     """
 
     def __init__(
@@ -93,7 +93,6 @@ class Agent:
         job: str,
         url: str,
         lease_s: float,
-        memory_bytes: int | None = None,
         clock: Clock = SYSTEM,
         open_store: Callable[[str], Store] = open_store,
     ) -> None:
@@ -102,12 +101,13 @@ class Agent:
         self._links: dict[int, Link] = {}
         self._clients: dict[int, Client] = {}
         self._asking: list[int] = []
-        self._memory = AgentMemory(job=job, memory_bytes=memory_bytes)
+        self._memory = AgentMemory(job=job)
         self._offered: dict[int, dict[int, Segment]] = {}  # connection -> segment id -> what it was given
         self._sealed: dict[int, dict[int, int]] = {}  # generation -> local rank -> bytes of its pack
         self._pages: dict[str, Page] = {}
         self._ids = 0
-        self._drainer = Drainer(store, url=url, host=self)
+        self._drained_to = Limit(store)
+        self._drainer = Drainer(self._drained_to, url=url, host=self)
         self._carrier = Carrier(store, host=self, open_store=open_store)
         self.machine.carrying = lambda: self._carrier.busy
         self._nodes = Nodes(
@@ -281,6 +281,9 @@ class Agent:
         )
         self._clients[connection] = client
         self._offered[connection] = {}
+        if is_rank:  # of the newest attempt: an agent that outlived another one does what this one wants
+            self._memory.memory_bytes = hello.bounds.memory_bytes
+            self._drained_to.bytes_per_s = hello.bounds.drain_bytes_per_s
         actions = self.machine.joined(client, self.clock.monotonic())
         page = self._page(hello.attempt, hello.local_world if is_rank else None)
         self._post(connection, Welcome(pid=os.getpid(), page=page is not None), (page.fd,) if page is not None else ())

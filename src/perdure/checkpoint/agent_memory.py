@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 
 from perdure.errors import PerdureError, StorageFull
+from perdure.events.facts import size
 from perdure.process.memory import available_nbytes
 from perdure.shm import Segment
 
@@ -24,8 +25,9 @@ MARGIN_NBYTES = 256 << 20
 class AgentMemory:
     """``memory_bytes`` bounds all segments together; None leaves it to the node. `make` may be called on any thread."""
 
-    def __init__(self, *, job: str, memory_bytes: int | None) -> None:
-        self._job, self._memory_bytes = job, memory_bytes
+    def __init__(self, *, job: str) -> None:
+        self._job = job
+        self.memory_bytes: int | None = None
         self._segments: dict[int, Segment] = {}
         self._made: weakref.WeakSet[Segment] = weakref.WeakSet()
         self._lock = threading.RLock()
@@ -57,17 +59,17 @@ class AgentMemory:
         """A new segment without a number, named by ``label`` for people."""
         with self._lock:
             held = sum(each.nbytes for each in self._all())
-            if self._memory_bytes is not None and held + nbytes > self._memory_bytes:
+            if self.memory_bytes is not None and held + nbytes > self.memory_bytes:
                 raise StorageFull(
-                    f"no memory for a checkpoint of {nbytes >> 20} MiB: the agent holds {held >> 20} MiB and may hold "
-                    f"{self._memory_bytes >> 20} MiB; give more memory_bytes, or use more nodes",
+                    f"no memory for a checkpoint of {size(nbytes)}: the agent holds {size(held)} and may hold "
+                    f"{size(self.memory_bytes)}; give more memory_bytes, or use more nodes",
                     file="memory",
                 )
             available = self._available_nbytes()
             if nbytes + MARGIN_NBYTES > available:
                 raise StorageFull(
-                    f"no memory for a checkpoint of {nbytes >> 20} MiB: {available >> 20} MiB are available on this "
-                    f"node, of which {MARGIN_NBYTES >> 20} MiB stay free; give the job more memory or more nodes, or "
+                    f"no memory for a checkpoint of {size(nbytes)}: {size(max(available, 0))} are available on this "
+                    f"node, of which {size(MARGIN_NBYTES)} stay free; give the job more memory or more nodes, or "
                     "save without an agent",
                     file="memory",
                 )

@@ -25,7 +25,7 @@ from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.framework import Framework
 from perdure.checkpoint.link import AgentLink
 from perdure.checkpoint.meeting import Meeting, Peers
-from perdure.checkpoint.messages import Adopted, Notify, Reached
+from perdure.checkpoint.messages import Adopted, Bounds, Notify, Reached
 from perdure.checkpoint.notes import FailureNotes, Notes
 from perdure.checkpoint.opened import OpenedRun
 from perdure.checkpoint.planning import Planner
@@ -35,7 +35,7 @@ from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.staging import Stager
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, CallError, PerdureError, from_wire, to_wire
-from perdure.events import Fact, Log, Notice, StepSaved
+from perdure.events import Fact, Log, Notice, RestoreSkipped, StepSaved
 from perdure.fabric import Fabric
 from perdure.process.environ import Placement
 from perdure.progress import Page
@@ -71,6 +71,7 @@ class Checkpointer:
         keep: Keep | None = None,
         budget_bytes: int = 256 << 20,
         coding: str = "raw",
+        bounds: Bounds | None = None,
         remote: Remote | None = None,
     ) -> None:
         if not isinstance(log, Log):
@@ -84,7 +85,7 @@ class Checkpointer:
         self.session = ""
         self._url, self._framework, self._fabric = url, framework, fabric
         self._placement = placement
-        self._start_agent = start_agent
+        self._start_agent, self._bounds = start_agent, bounds or Bounds()
         self._notes = notes
         self._link: AgentLink | None = None
         self._peers: Peers | None = None
@@ -142,8 +143,9 @@ class Checkpointer:
         rank and leaves the previous step the latest.
 
         ``step`` is below 10^12, ``metric`` (for ``keep`` and for people) a finite number. ``tier="memory"`` saves to
-        the memory of the node's agent (and, of several nodes, of a partner's) and no further: it costs no I/O, lasts
-        until the next save, and ends with the agent; a restore may find it, and then it becomes durable.
+        the memory of the node's agent (and, of several nodes, of a partner's) and no further: it costs no I/O and lasts
+        until the next save. A restore may find it, and then it becomes durable; if nobody comes back, the agent of a
+        job on one node writes it when it leaves, those of several nodes do not.
         ``tier="remote"`` asks for this very step to be carried to the remote store once it is committed.
 
         Raises `CallError` and its kinds for what cannot be saved, on every rank alike where ranks disagree.
@@ -179,7 +181,12 @@ class Checkpointer:
                 saved.note_failed(known)
                 raise
             self._flights.failed(saved, error)
-        self._last = saved
+        before, self._last = self._last, saved
+        if before is not None and step <= before.step:
+            self._say_once(
+                f"step {step} was saved after step {before.step}: it is the newest now, and a restore takes it; steps "
+                "usually rise"
+            )
         saved.blocked_s += time.perf_counter() - began
         return saved
 
@@ -228,6 +235,7 @@ class Checkpointer:
         )
         done = restoring.run_through(tree, step=step, slot=slot)
         if done is None:
+            self.tell(RestoreSkipped(where=self._url))
             return None
         self._planner.forget()
         self._base_slot = done.slot
@@ -320,6 +328,7 @@ class Checkpointer:
             fabric=self._fabric,
             placement=self._placement,
             start_agent=self._start_agent,
+            bounds=self._bounds,
             deadlines=self.deadlines,
             on_message=self._hear,
             on_lost=self._flights.agent_lost,

@@ -6,7 +6,8 @@ Theory. A *generation* is one save of all ranks of the node. It lives in segment
        |                                                               '------error------> UNDRAINED (still restorable)
        '--a rank left or failed--> gone
 
-A save that is to stay in memory ends in HELD once it is digested; it is drained only if a new session goes on from it.
+A save that is to stay in memory ends in HELD once it is digested; it is drained if a new session goes on from it, or
+if the agent of a job's only node leaves while it is the newest.
 
 The newest complete generation is always kept: it is what a restarted rank comes back from. So a rank may fill a
 segment only if no kept generation lies in it; the others wait (back-pressure). One before it that lies in memory alone
@@ -375,11 +376,11 @@ class Machine:
         if self._draining is not None or self._queue or any(each.copying for each in self.generations):
             return []
         if self._leaving:
-            return [Exit()]
+            return self._write_what_lies_here_alone() or [Exit()]
         if self.clients or self._idle_since is None or self.carrying():
             return []
         over = self._released or now - self._idle_since >= self.lease_s
-        return [Exit()] if over else []
+        return (self._write_what_lies_here_alone() or [Exit()]) if over else []
 
     def told_to_leave(self) -> list[Action]:
         """Somebody ends this process: leave as soon as what is complete is written; ranks then save by themselves."""
@@ -491,6 +492,18 @@ class Machine:
                 )
                 actions += self._fail(generation, error)
         return actions + self._settle() if actions else []
+
+    def _write_what_lies_here_alone(self) -> list[Action]:
+        """Before the agent leaves: a step that was saved to memory alone, if it is the newest, goes to the store.
+
+        Of several nodes it does not: the others may have left already.
+        """
+        newest = next((g for g in reversed(self.generations) if g.whole and g.digested), None)
+        if newest is None or newest.phase is not Phase.HELD or newest.session in self.partnered or not newest.staged:
+            return []
+        newest.phase = Phase.COMPLETE
+        self._queue.append(newest)
+        return self._settle()
 
     def base_of(self, generation: Generation) -> int | None:
         """The slot that ``generation`` follows if its epoch has no commit yet, as far as it is known."""

@@ -18,7 +18,7 @@ import msgspec
 
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.messages import PROTOCOL, Hello, Join
+from perdure.checkpoint.messages import PROTOCOL, Bounds, Hello, Join
 from perdure.checkpoint.partners import partners
 from perdure.clock import Deadline
 from perdure.errors import AgentLost, PerdureError, ProtocolError, from_wire, to_wire
@@ -65,6 +65,7 @@ class Meeting:
     fabric: Fabric
     placement: Placement
     start_agent: Sequence[str] | None
+    bounds: Bounds
     deadlines: Deadlines
     on_message: Callable[[Any], None]
     on_lost: Callable[[AgentLost], None]
@@ -120,6 +121,7 @@ class Meeting:
             world=self.fabric.world,
             local_rank=place.local_rank,
             local_world=place.local_world,
+            bounds=self.bounds,
         )
         link, problem = None, None
         try:

@@ -7,7 +7,7 @@ counts its saves. Descriptors travel beside ``Granted`` (a segment to fill), ``L
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -22,6 +22,7 @@ __all__ = [
     "Beat",
     "Begin",
     "Borrow",
+    "Bounds",
     "Carry",
     "Committed",
     "Complete",
@@ -57,6 +58,13 @@ class _Message(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pass
 
 
+class Bounds(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an agent may take: bytes of checkpoint memory, and bytes a second that it writes; None is no bound."""
+
+    memory_bytes: Annotated[int, msgspec.Meta(ge=1)] | None = None
+    drain_bytes_per_s: Annotated[float, msgspec.Meta(gt=0)] | None = None
+
+
 class Hello(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="hello"):
     """The first message on a connection; another ``protocol`` is refused."""
 
@@ -71,6 +79,7 @@ class Hello(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag
     world: int = 1
     local_rank: int = 0
     local_world: int = 1
+    bounds: Bounds = Bounds()
 
 
 class Welcome(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="welcome"):

@@ -34,8 +34,6 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--job", required=True, help="the job's name")
     parser.add_argument("--url", required=True, help="the run's store")
     parser.add_argument("--lease", default=None, metavar="S", help=f"seconds without anybody ({LEASE_S:g})")
-    parser.add_argument("--memory", type=int, default=None, metavar="BYTES", help="checkpoint memory to hold at most")
-    parser.add_argument("--bytes-per-s", type=float, default=None, metavar="N", help="to write to the store at most")
     parser.set_defaults(func=main)
 
 
@@ -47,14 +45,7 @@ def main(args: argparse.Namespace) -> int:
         lease_s = _lease_s(args.lease, "--lease")
     else:
         lease_s = _lease_s(os.environ.get("PERDURE_LEASE_S") or str(LEASE_S), "PERDURE_LEASE_S")
-    return serve(
-        args.job,
-        args.url,
-        lease_s=lease_s,
-        memory_bytes=args.memory,
-        bytes_per_s=args.bytes_per_s,
-        open_store=open_store,
-    )
+    return serve(args.job, args.url, lease_s=lease_s, open_store=open_store)
 
 
 def _lease_s(text: str, of: str) -> float:
@@ -70,22 +61,13 @@ def _lease_s(text: str, of: str) -> float:
     return seconds
 
 
-def serve(
-    job: str,
-    url: str,
-    *,
-    lease_s: float,
-    memory_bytes: int | None = None,
-    bytes_per_s: float | None = None,
-    open_store: Callable[..., object],
-) -> int:
+def serve(job: str, url: str, *, lease_s: float, open_store: Callable[..., object]) -> int:
     """Take the lock, listen, serve. ``open_store`` is a parameter so that tests can put a faulty store between."""
     from typing import cast
 
     from perdure.checkpoint.agent import Agent
     from perdure.checkpoint.link import socket_path
     from perdure.store import Store
-    from perdure.store.limit import Limit
     from perdure.wire import clear_stale, listen
 
     path = socket_path(job=job, url=url)
@@ -97,14 +79,12 @@ def serve(
         _sweep(path.parent)
         clear_stale(path)
         listener = listen(path)
-        store = cast(Store, open_store(url))
         agent = Agent(
-            store if bytes_per_s is None else Limit(store, bytes_per_s=bytes_per_s),
+            cast(Store, open_store(url)),
             listener,
             job=job,
             url=url,
             lease_s=lease_s,
-            memory_bytes=memory_bytes,
             open_store=cast(Callable[[str], Store], open_store),
         )
         signal.signal(signal.SIGTERM, lambda number, frame: agent.leave())

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import CallError
 from perdure.store.api import Store, as_bytes
+from perdure.store.counted import Anew
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -27,7 +28,8 @@ _LEAST_BYTES = 64 << 10
 
 
 class Limit:
-    """``store`` at ``bytes_per_s`` (reads and writes together) and ``requests`` at once; None is no limit.
+    """``store`` at ``bytes_per_s`` (reads and writes together; may be set anew) and ``requests`` at once; None is no
+    limit.
 
     A `put` is one request until its last chunk; chunks that are read from this very store need a second one.
     """
@@ -38,20 +40,21 @@ class Limit:
         if (bytes_per_s is not None and bytes_per_s <= 0) or (requests is not None and requests < 1):
             raise CallError("a limit must be more than 0: nothing would ever move")
         self.store = store
-        self._bytes_per_s, self._requests, self._clock = bytes_per_s, requests, clock
+        self.bytes_per_s, self._requests, self._clock = bytes_per_s, requests, clock
         self._turns = None if requests is None else threading.BoundedSemaphore(requests)
         self._lock = threading.Lock()
         self._free_at = clock.monotonic()
 
     def __repr__(self) -> str:
-        return f"Limit({self.store!r}, bytes_per_s={self._bytes_per_s}, requests={self._requests})"
+        return f"Limit({self.store!r}, bytes_per_s={self.bytes_per_s}, requests={self._requests})"
 
     def __str__(self) -> str:
         return str(self.store)
 
     def put(self, name: str, chunks: Iterable[Buffer]) -> None:
         with self._turn():
-            self.store.put(name, self._slices(chunks))
+            again = iter(chunks) is not chunks  # what can be read anew still can
+            self.store.put(name, Anew(lambda: self._slices(chunks)) if again else self._slices(chunks))
 
     def create(self, name: str, data: Buffer) -> bool:
         with self._turn():
@@ -91,8 +94,8 @@ class Limit:
         for chunk in chunks:
             view = as_bytes(chunk)
             step = view.nbytes
-            if self._bytes_per_s is not None:
-                step = max(int(self._bytes_per_s * _SLICE_S), _LEAST_BYTES)
+            if self.bytes_per_s is not None:
+                step = max(int(self.bytes_per_s * _SLICE_S), _LEAST_BYTES)
             for lo in range(0, view.nbytes, max(step, 1)):
                 self._wait()
                 piece = view[lo : lo + step]
@@ -107,6 +110,6 @@ class Limit:
             self._clock.sleep(wait_s)
 
     def _spend(self, nbytes: int) -> None:
-        if self._bytes_per_s is not None:
+        if self.bytes_per_s is not None:
             with self._lock:
-                self._free_at = max(self._free_at, self._clock.monotonic()) + nbytes / self._bytes_per_s
+                self._free_at = max(self._free_at, self._clock.monotonic()) + nbytes / self.bytes_per_s

@@ -34,7 +34,7 @@ from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.rhythm import GPU_HOURS_BETWEEN_FAILURES, Rhythm
 from perdure.checkpoint.saved import Saved
 from perdure.errors import CallError, PerdureError, Superseded
-from perdure.events import Notice, RestoreSkipped, StopAgreed
+from perdure.events import Notice, StopAgreed
 from perdure.progress import Phase, Record, StopAgreement
 from perdure.state.scopes import RankLocal
 from perdure.upkeep.keep import Keep
@@ -252,9 +252,7 @@ class Run:
             self._record.claim(rank=ckpt.rank)
             self._agreement = StopAgreement(page, local_rank=local, arbitrates=not ckpt.several_nodes)
         self._enter(Phase.RESTORING)
-        if ckpt.restore(self._tree, step=step) is None:
-            ckpt.tell(RestoreSkipped(where=where))
-        else:
+        if ckpt.restore(self._tree, step=step) is not None:
             self._saved_at = self.step
             self._began = self.step
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw

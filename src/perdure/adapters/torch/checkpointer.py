@@ -15,6 +15,7 @@ from perdure.adapters.torch.notes import StoreNotes
 from perdure.checkpoint.asked import checked_bytes
 from perdure.checkpoint.checkpointer import Checkpointer as _Checkpointer
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.messages import Bounds
 from perdure.checkpoint.remote import remote_of
 from perdure.errors import CallError
 from perdure.events import Log
@@ -58,8 +59,7 @@ class Checkpointer(_Checkpointer):
 
     ``memory_bytes`` bounds the checkpoint memory of the node's agent: two steps, and with a coding a third one that
     deltas are made on if there is room; by default what the node has available does. ``drain_bytes_per_s`` bounds what
-    the agent writes, so that others who share the store get their part. An agent that still lives keeps what it was
-    started with.
+    the agent writes, so that others who share the store get their part.
 
     ``log`` (a `perdure.events.Log`) says where events go: by default to stderr as sentences, and to the file that
     ``PERDURE_EVENTS`` names as lines of JSON.
@@ -108,15 +108,13 @@ class Checkpointer(_Checkpointer):
             open_store=open_store,
         )
         if memory_bytes is not None:
-            command += ["--memory", str(checked_bytes("memory_bytes", memory_bytes))]
-        if drain_bytes_per_s is not None:
-            limit: Any = drain_bytes_per_s
-            if not isinstance(limit, int | float) or not limit > 0 or not agent:
-                raise CallError(
-                    f"drain_bytes_per_s={limit!r} is what the node's agent writes at most: a number above 0, and "
-                    "not with agent=False"
-                )
-            command += ["--bytes-per-s", str(drain_bytes_per_s)]
+            memory_bytes = checked_bytes("memory_bytes", memory_bytes)
+        limit: Any = drain_bytes_per_s
+        if limit is not None and (not isinstance(limit, int | float) or not limit > 0 or not agent):
+            raise CallError(
+                f"drain_bytes_per_s={limit!r} is what the node's agent writes at most: a number above 0, and not with "
+                "agent=False"
+            )
         super().__init__(
             open_store(place),
             url=str(place),
@@ -130,6 +128,7 @@ class Checkpointer(_Checkpointer):
             keep=keep,
             budget_bytes=budget_bytes,
             coding=coding,
+            bounds=Bounds(memory_bytes=memory_bytes, drain_bytes_per_s=drain_bytes_per_s),
             remote=remote,
         )
 
