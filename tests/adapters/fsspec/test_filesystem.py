@@ -118,6 +118,31 @@ def test_what_is_not_there_and_what_would_write_is_refused_by_name(run: str) -> 
         file.write(b"")
 
 
+@pytest.mark.parametrize(
+    ("verb", "more", "said"),
+    [
+        ("rm", {"recursive": True}, "prune"), ("rm_file", {}, "prune"), ("rmdir", {}, "prune"), ("delete", {}, "prune"),
+        ("mkdir", {}, "save a step"), ("makedirs", {"exist_ok": True}, "save a step"), ("touch", {}, "save a step"),
+        ("touch", {"truncate": False}, "save a step"), ("pipe_file", {"value": b"1"}, "save a step"),
+        ("cp", {"path2": "step-30"}, "export"), ("cp_file", {"path2": "step-30"}, "export"),
+        ("mv", {"path2": "step-30"}, "prune"), ("rename", {"path2": "step-30"}, "prune"),
+    ],
+)  # fmt: skip
+def test_every_verb_that_writes_is_refused_with_what_to_do_instead(
+    run: str, verb: str, more: dict[str, Any], said: str
+) -> None:
+    fs = fsspec.filesystem("perdure", run=run)
+    with pytest.raises(CallError, match=rf"step-9.* is for reading; .*{said}"):
+        getattr(fs, verb)("step-9", **more)
+    assert fs.ls("", detail=False) == ["step-10", "step-9", "step-20"]
+
+
+def test_a_file_cannot_be_put_into_a_run(run: str, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"1")
+    with pytest.raises(CallError, match="is for reading"):
+        fsspec.filesystem("perdure", run=run).put(str(tmp_path / "file"), "step-9/file")
+
+
 def test_a_flipped_bit_is_refused_by_name(tmp_path: Path) -> None:
     ckpt = perdure.Checkpointer(tmp_path, agent=False)
     ckpt.save(1, {"m": {"good": torch.ones(4), "bad": torch.randn(3_000_000)}}).committed()

@@ -5,8 +5,6 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
-import threading
-import time
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +16,6 @@ from torch.distributed.checkpoint.api import CheckpointException
 from perdure.adapters.torch.dcp import StorageReader, StorageWriter
 from perdure.adapters.torch.dcp_steps import step_of
 from perdure.adapters.torch.load import load
-from perdure.checkpoint import drain
 from perdure.errors import (
     CallError,
 )
@@ -172,29 +169,6 @@ def test_an_async_save_keeps_what_was_there_when_it_was_called(tmp_path: Path) -
     assert steps(tmp_path) == [2, 1]
     assert load(tmp_path, step=1)["w"].unique().tolist() == [1]
     assert load(tmp_path)["w"].unique().tolist() == [2]
-
-
-def test_an_async_save_that_a_later_step_has_overtaken_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write, gate = drain.write_part, threading.Event()
-
-    def late(run: Any, order: drain.Order, **more: Any) -> Any:
-        if order.step == 1:
-            gate.wait(30)
-        return write(run, order, **more)
-
-    monkeypatch.setattr(drain, "write_part", late)
-    weight = torch.ones(1000)
-    writer = StorageWriter(tmp_path)
-    first = dcp.async_save({"w": weight}, checkpoint_id="step-1", storage_writer=writer)
-    while not writer._order:
-        time.sleep(0.01)
-    save(tmp_path, {"w": weight * 2}, 2)
-    gate.set()
-    with pytest.raises(CheckpointException, match=r"still on its way .* wait for the future of a save"):
-        first.result()
-    assert steps(tmp_path) == [2]
-    save(tmp_path, {"w": weight * 3}, 3)
-    assert load(tmp_path)["w"].unique().tolist() == [3]
 
 
 @pytest.mark.slow

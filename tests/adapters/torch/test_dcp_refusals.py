@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner, DefaultSavePlanner
 
 from perdure.adapters.torch import dcp_reader, dcp_writer
@@ -18,6 +19,7 @@ from perdure.checkpoint.config import Deadlines
 from perdure.clock import SystemClock
 from perdure.errors import (
     BlobCorrupt,
+    BlobMissing,
     CallError,
     DeadlineExceeded,
     NotSerializable,
@@ -44,6 +46,31 @@ def test_a_flipped_bit_is_refused_by_name(tmp_path: Path) -> None:
     error = refused(lambda: dcp.load(back, storage_reader=StorageReader(tmp_path)))
     assert isinstance(error, BlobCorrupt)
     assert "bad" in str(error)
+
+
+@pytest.mark.parametrize(("wanted", "said"), [("77", "step 77"), (None, "no run")])
+def test_a_step_or_run_that_is_not_there_is_named_by_our_own_error(
+    tmp_path: Path, wanted: str | None, said: str
+) -> None:
+    if wanted is not None:
+        save(tmp_path, {"w": torch.ones(2)}, 1)
+    reader = StorageReader(tmp_path)
+    error = refused(lambda: dcp.load({"w": torch.zeros(2)}, checkpoint_id=wanted, storage_reader=reader))
+    assert isinstance(error, BlobMissing)
+    assert said in str(error)
+    metadata = reader.read_metadata()  # for whoever asks without DCP
+    with pytest.raises(BlobMissing, match=said):
+        metadata.state_dict_metadata.get("w")
+
+
+def test_what_the_planner_refuses_by_itself_is_an_error_of_torch_with_the_name(tmp_path: Path) -> None:
+    save(tmp_path, {"w": torch.ones(2)}, 1)
+    for state, kind, name in (({"v": torch.zeros(2)}, RuntimeError, "v"), ({"w": torch.zeros(3)}, ValueError, "w")):
+        with pytest.raises(CheckpointException) as caught:
+            dcp.load(state, storage_reader=StorageReader(tmp_path))
+        error = caught.value.failures[0][0]
+        assert type(error) is kind
+        assert f" {name}" in str(error)
 
 
 def test_another_dtype_is_refused_unless_a_cast_is_asked_for(tmp_path: Path) -> None:

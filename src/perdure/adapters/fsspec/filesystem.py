@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from fsspec.spec import AbstractBufferedFile, AbstractFileSystem
 
@@ -84,7 +84,7 @@ class PerdureFileSystem(AbstractFileSystem):  # type: ignore[misc]
         self, path: str, mode: str = "rb", block_size: int | None = None, cache_options: Any = None, **options: Any
     ) -> AbstractBufferedFile:
         if mode != "rb":
-            raise CallError(f"{path} cannot be opened with {mode!r}: perdure:// is for reading; save a step instead")
+            _refuse(f"open {path} with {mode!r}", "save a step instead")
         run, step, name = self._split(path)
         if name is None or step is None:
             raise IsADirectoryError(f"{path} is a {'run' if step is None else 'step'}; ls() says what is in it")
@@ -92,6 +92,44 @@ class PerdureFileSystem(AbstractFileSystem):  # type: ignore[misc]
         return _OpenFile(
             self, path, "rb", block_size or _BLOCK_BYTES, cache_options=cache_options, size=file.nbytes, file=file
         )
+
+    def mkdir(self, path: str, create_parents: bool = True, **options: Any) -> NoReturn:
+        """Refused."""
+        _refuse(f"make the folder {path}", "save a step instead, which makes its own")
+
+    def makedirs(self, path: str, exist_ok: bool = False) -> NoReturn:
+        """Refused."""
+        self.mkdir(path)
+
+    def rm(self, path: Any, recursive: bool = False, maxdepth: int | None = None) -> NoReturn:
+        """Refused."""
+        _refuse(f"delete {path}", "give steps up with `perdure checkpoint prune`")
+
+    def rm_file(self, path: str) -> NoReturn:
+        """Refused."""
+        self.rm(path)
+
+    def rmdir(self, path: str) -> NoReturn:
+        """Refused."""
+        self.rm(path)
+
+    def copy(self, path1: Any, path2: Any, *more: Any, **options: Any) -> NoReturn:
+        """Refused: ``get`` copies out of a run."""
+        _refuse(
+            f"copy {path1} to {path2}", "copy files out of it with get(), and steps with `perdure checkpoint export`"
+        )
+
+    def cp_file(self, path1: str, path2: str, **options: Any) -> NoReturn:
+        """Refused: ``get_file`` copies out of a run."""
+        self.copy(path1, path2)
+
+    def mv(self, path1: Any, path2: Any, *more: Any, **options: Any) -> NoReturn:
+        """Refused."""
+        _refuse(f"move {path1} to {path2}", "copy files out of it with get(), and give steps up with a prune")
+
+    def touch(self, path: str, truncate: bool = True, **options: Any) -> NoReturn:
+        """Refused."""
+        _refuse(f"touch {path}", "save a step instead")
 
     def _split(self, path: str) -> tuple[str, str | None, str | None]:
         """The run, the step as it is written, and the name of the file."""
@@ -141,6 +179,10 @@ class _OpenFile(AbstractBufferedFile):  # type: ignore[misc]
         return unless_stalled(
             lambda moved: self._file.read(start, end, moved), stall_s=Deadlines().stall_s, what=f"bytes of {self.path}"
         )
+
+
+def _refuse(what: str, instead: str) -> NoReturn:
+    raise CallError(f"cannot {what}: perdure:// is for reading; {instead}")
 
 
 def _open(run: str) -> Run:

@@ -35,7 +35,7 @@ from perdure.adapters.torch.tensors import LocalBlock, dtype_name, held_now, tor
 from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.restoring import read_catalog
 from perdure.checkpoint.stalls import unless_stalled
-from perdure.errors import BlobMissing, CallError, IntegrityError, StateMismatch, TryAgain
+from perdure.errors import BlobMissing, CallError, IntegrityError, PerdureError, StateMismatch, TryAgain
 from perdure.events import Log, Notice
 from perdure.layout import Box
 from perdure.state.index import Catalog, CatalogTensor
@@ -110,7 +110,17 @@ class StorageReader(storage.StorageReader):
         return step
 
     def read_metadata(self) -> Metadata:
-        """On every rank: find the step and read its index."""
+        """On every rank: find the step and read its index.
+
+        What goes wrong is raised by whoever looks at the answer: raised here, DCP would make an ``AssertionError`` of
+        it, of which no one could tell a missing step from a store that is away.
+        """
+        try:
+            return self._metadata()
+        except PerdureError as error:
+            return _Unread(error)
+
+    def _metadata(self) -> Metadata:
         self._found, self._catalog, self._packs = self._within(lambda moved: self._open(), "the index of a step")
         entries: dict[str, STORAGE_TYPES] = {}
         for saved in self._catalog.tensors.values():
@@ -125,7 +135,9 @@ class StorageReader(storage.StorageReader):
         return Metadata(entries, planner_data={name: (name,) for name in entries})
 
     def set_up_storage_reader(self, metadata: Metadata, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
-        """Nothing is left to do."""
+        """Raise what kept `read_metadata` from reading."""
+        if isinstance(metadata, _Unread):
+            raise metadata.why
 
     def prepare_local_plan(self, plan: LoadPlan) -> LoadPlan:
         """On every rank: say which commit was found."""
@@ -191,6 +203,18 @@ class StorageReader(storage.StorageReader):
 
     def _within(self, work: Callable[[Callable[[int], None]], Any], what: str) -> Any:
         return unless_stalled(work, stall_s=self._deadlines.stall_s, what=f"{what} of {self._place}")
+
+
+class _Unread(Metadata):
+    """Metadata that could not be read: whoever looks what is in it hears why."""
+
+    def __init__(self, why: PerdureError) -> None:
+        self.why = why
+
+    @property
+    def state_dict_metadata(self) -> Any:  # type: ignore[override]
+        """Raises why it could not be read."""
+        raise self.why
 
 
 class _Sink:

@@ -8,6 +8,7 @@ So nothing here talks to another rank, and a save on DCP's background thread is 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -32,7 +33,7 @@ from perdure.codec.dtypes import DTYPES
 from perdure.errors import CallError, PerdureError, StateMismatch
 from perdure.events import Log, Notice
 from perdure.layout import Layout, Piece, TensorLayout
-from perdure.store import Note, PartRef, Run, StoreUrl, open_store
+from perdure.store import Commit, Note, PartRef, Run, StoreUrl, open_store
 from perdure.store.places import part_name
 
 __all__ = ["StorageWriter"]
@@ -49,6 +50,14 @@ class _Wrote:
     inner: list[str]
 
 
+class _Save(threading.local):
+    """What a writer knows of the save that it does on this thread. It may do others on other threads meanwhile."""
+
+    step: int | None = None
+    order: drain.Order | None = None
+    offered: Sequence[WriteItem] = ()
+
+
 class StorageWriter(storage.StorageWriter):
     """Lets ``dcp.save`` and ``dcp.async_save`` save steps of the run at ``url``.
 
@@ -56,7 +65,8 @@ class StorageWriter(storage.StorageWriter):
 
     The step is the number at the end of ``checkpoint_id``, else ``step``. When the call returns (or its future is
     done) the step is durable and committed on all ranks, or it failed on all and the step before is still the newest.
-    Steps rise; the first goes on from the step that `StorageReader` loaded in this process, if one was.
+    Steps rise; the first goes on from the step that `StorageReader` loaded in this process, if one was. Of saves that
+    overlap (``dcp.async_save``) all are committed in order, or an older one is refused, never the newest.
     ``meta``, ``metric`` and ``pin`` are recorded in the commit, as `Checkpointer.save` does. ``deadlines.commit_s`` is
     what a rank may take to make its part durable.
 
@@ -77,8 +87,7 @@ class StorageWriter(storage.StorageWriter):
         self._step = None if step is None else checked_step(step)
         self._meta, self._metric, self._pin = dict(meta or {}), checked_metric(metric), pin
         self._deadlines = deadlines or Deadlines()
-        self._order: drain.Order | None = None
-        self._offered: list[WriteItem] = []
+        self._save = _Save()
 
     @classmethod
     def validate_checkpoint_id(cls, checkpoint_id: str | os.PathLike[str]) -> bool:
@@ -92,7 +101,7 @@ class StorageWriter(storage.StorageWriter):
     def reset(self, checkpoint_id: str | os.PathLike[str] | None = None) -> None:
         """The next save is the step that ``checkpoint_id`` says."""
         if checkpoint_id is not None:
-            self._step = step_of(checkpoint_id)
+            self._save.step = step_of(checkpoint_id)
 
     def set_up_storage_writer(self, is_coordinator: bool, *args: Any, **kwargs: Any) -> None:
         """Refuse what cannot be committed by all ranks together."""
@@ -102,12 +111,13 @@ class StorageWriter(storage.StorageWriter):
     def prepare_local_plan(self, plan: SavePlan) -> SavePlan:
         """On every rank: say which step is meant."""
         _check_no_caching([plan])
-        if self._step is None:
+        step = self._step if self._save.step is None else self._save.step
+        if step is None:
             raise CallError(
                 "nothing says which step this is; give checkpoint_id='step-100', or StorageWriter(url, step=100)"
             )
-        self._offered = plan.items
-        return replace(plan, storage_data=self._step)
+        self._save.offered = plan.items
+        return replace(plan, storage_data=step)
 
     def prepare_global_plan(self, plans: list[SavePlan]) -> list[SavePlan]:
         """On the coordinator: prove that nothing is missing, claim the right to commit, and tell every rank."""
@@ -117,7 +127,14 @@ class StorageWriter(storage.StorageWriter):
             if plan.storage_data != step:
                 raise CallError(f"rank {rank} saves step {plan.storage_data}, rank 0 step {step}", rank=rank)
         _check_whole(plans)
-        return self._within(lambda: self._tickets(plans, step), f"beginning step {step}")
+        thread = threading.current_thread()
+        order, parent = self._within(lambda: self._begin(step, thread, len(plans)), f"beginning step {step}")
+        self._save.order = order = replace(order, meta=self._meta, metric=self._metric, pinned=self._pin)
+        slot = None if parent is None else parent.slot
+        save = parent.seq if parent is not None and parent.session == order.session else None
+        return [
+            replace(plan, storage_data=Ticket(rank, len(plans), order, slot, save)) for rank, plan in enumerate(plans)
+        ]
 
     def write_data(self, plan: SavePlan, planner: SavePlanner) -> Future[list[WriteResult]]:
         """On every rank: make its part durable."""
@@ -145,14 +162,14 @@ class StorageWriter(storage.StorageWriter):
 
         part = self._within(write, f"writing step {ticket.order.step}")
         writing.wrote(ticket, part)
-        told = _Wrote(part.ref, value_digests(self._offered, planner), packing.inner)
+        told = _Wrote(part.ref, value_digests(self._save.offered, planner), packing.inner)
         done: Future[list[WriteResult]] = Future()
         done.set_result([WriteResult(MetadataIndex(""), part.nbytes, told)])
         return done
 
     def finish(self, metadata: Metadata, results: list[list[WriteResult]]) -> None:
         """On the coordinator, with the parts of all ranks: commit."""
-        order = self._order
+        order = self._save.order
         assert order is not None, "DCP plans before it writes"
         told: list[_Wrote] = [rank[0].storage_data for rank in results]
         for name in (name for each in told for name in each.inner):
@@ -161,22 +178,16 @@ class StorageWriter(storage.StorageWriter):
         _check_alike(told)
         writing, parts = writing_to(self._place), [each.ref for each in told]
         self._within(lambda: writing.commit(self._run(), order, parts), f"committing step {order.step}")
-        writing.ended(self)
+        writing.ended(order)
 
     # --- the coordinator's -------------------------------------------------------------------------------------------
 
-    def _tickets(self, plans: list[SavePlan], step: int) -> list[SavePlan]:
+    def _begin(self, step: int, thread: threading.Thread, world: int) -> tuple[drain.Order, Commit | None]:
         run = Run.open(open_store(self._place), create=True, tell=_tell)
         writing = writing_to(self._place)
-        for given_up, world in writing.given_up(self):
-            _withdraw(run, given_up, world)
-        order, parent = writing.begin(run, step, writer=self, world=len(plans))
-        self._order = order = replace(order, meta=self._meta, metric=self._metric, pinned=self._pin)
-        slot = None if parent is None else parent.slot
-        save = parent.seq if parent is not None and parent.session == order.session else None
-        return [
-            replace(plan, storage_data=Ticket(rank, len(plans), order, slot, save)) for rank, plan in enumerate(plans)
-        ]
+        for given_up, its_world in writing.given_up(thread):
+            _withdraw(run, given_up, its_world)
+        return writing.begin(run, step, writer=self, thread=thread, world=world)
 
     def _run(self) -> Run:
         return Run.open(open_store(self._place), create=False, tell=_tell)
@@ -187,11 +198,12 @@ class StorageWriter(storage.StorageWriter):
 
     def __getstate__(self) -> dict[str, Any]:
         """For the process that DCP may save in: it goes on from what was loaded here."""
-        return {**self.__dict__, "_order": None, "_offered": [], "_base": writing_to(self._place).base}
+        step = self._step if self._save.step is None else self._save.step
+        return {**self.__dict__, "_step": step, "_save": None, "_base": writing_to(self._place).base}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         base = state.pop("_base")
-        self.__dict__.update(state)
+        self.__dict__.update(state, _save=_Save())
         writing = writing_to(self._place)
         if base is not None and writing.base != base:
             writing.went_on_from(*base)

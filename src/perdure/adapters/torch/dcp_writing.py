@@ -4,6 +4,10 @@ Theory. To write to a run is to hold an epoch of it, so that of two trainings th
 names its parent. DCP knows neither: it is given a storage writer for each save, or one for all, on any thread. So both
 belong to the process and the run, and not to the writer. A load begins anew: what is saved next goes on from the step
 that was loaded, in an epoch of its own.
+
+Saves may overlap (``dcp.async_save``), and their threads come in any order. Steps rise all the same: a save begins only
+if no later step is under way, and is committed only if no later step was committed meanwhile. So it is always the older
+one that is refused.
 """
 
 from __future__ import annotations
@@ -36,6 +40,23 @@ class Ticket:
     """the count of the parent among the saves of this process and epoch; None if it is none of them"""
 
 
+@dataclass(frozen=True, slots=True)
+class _Unfinished:
+    """A save that was begun and is not committed."""
+
+    writer: weakref.ref[object]
+    thread: threading.Thread
+    order: Order
+    world: int
+
+    def given_up(self, thread: threading.Thread) -> bool:
+        """Whether it will not be committed any more, seen from ``thread``, which begins another.
+
+        DCP does a save on one thread from its begin to its end, and holds the writer meanwhile.
+        """
+        return self.writer() is None or self.thread is thread or not self.thread.is_alive()
+
+
 @dataclass(slots=True)
 class Writing:
     """What one process has written to, and loaded from, one run."""
@@ -50,7 +71,7 @@ class Writing:
     _base: int | None = None
     _saves: int = 0
     _last: tuple[int, WrittenPart] | None = None
-    _unfinished: list[tuple[weakref.ref[object], Order, int]] = field(default_factory=list)
+    _unfinished: list[_Unfinished] = field(default_factory=list)
 
     @property
     def base(self) -> tuple[str, int] | None:
@@ -63,23 +84,24 @@ class Writing:
             self._forget(run)
             self._base = slot
 
-    def given_up(self, writer: object) -> list[tuple[Order, int]]:
-        """Order and world of each save that will not be committed any more: of ``writer``, which begins another, and
-        of writers that nobody has any more. Those of others may be under way on threads of their own."""
+    def given_up(self, thread: threading.Thread) -> list[tuple[Order, int]]:
+        """Order and world of each save that will not be committed any more: of ``thread``, which begins another, of
+        threads that have ended, and of writers that nobody has any more. The others may be under way."""
         with self._lock:
-            over = [each for each in self._unfinished if each[0]() in (None, writer)]
+            over = [each for each in self._unfinished if each.given_up(thread)]
             self._unfinished = [each for each in self._unfinished if each not in over]
-            return [(order, world) for _, order, world in over]
+            return [(each.order, each.world) for each in over]
 
     def commit(self, run: Run, order: Order, parts: Sequence[PartRef]) -> Commit:
         """Commit a save; called by the coordinator.
 
-        Raises `CallError` if a later step of this process was committed while this one was on its way: as a child of
-        that it would be the newest, and it is older.
+        Raises `CallError` if a step that is not before it was committed by this process while it was on its way: as a
+        child of that it would be the newest, and it is older. What another process has committed meanwhile is of a
+        newer epoch, and refused by `Run.commit` (`Superseded`).
         """
         with self._committing:
             head = run.head()
-            if head is not None and (head.epoch, head.session) == (order.epoch, self.session) and head.seq > order.save:
+            if head is not None and head.epoch == order.epoch and head.step >= order.step:
                 raise CallError(
                     f"step {order.step} was not saved: it was still on its way (dcp.async_save) when step {head.step} "
                     "was saved by the same process; wait for the future of a save before the next one",
@@ -87,16 +109,19 @@ class Writing:
                 )
             return commit(run, order, parts)
 
-    def ended(self, writer: object) -> None:
-        """The save of ``writer`` is committed."""
+    def ended(self, order: Order) -> None:
+        """The save of ``order`` is committed."""
         with self._lock:
-            self._unfinished = [each for each in self._unfinished if each[0]() is not writer]
+            self._unfinished = [each for each in self._unfinished if each.order.save != order.save]
 
-    def begin(self, run: Run, step: int, *, writer: object, world: int) -> tuple[Order, Commit | None]:
-        """The order of the next save, and the commit that it goes on from; called by the coordinator.
+    def begin(
+        self, run: Run, step: int, *, writer: object, thread: threading.Thread, world: int
+    ) -> tuple[Order, Commit | None]:
+        """The order of the next save, which ``writer`` does on ``thread``, and the commit that it goes on from; called
+        by the coordinator.
 
-        Raises `CallError` if ``step`` is not after the one that it goes on from, `Superseded` if a newer training has
-        taken the run over.
+        Raises `CallError` if ``step`` is not after the one that it goes on from, or before one that is on its way,
+        `Superseded` if a newer training has taken the run over.
         """
         with self._lock:
             if self._run != run.marker.run:
@@ -123,6 +148,13 @@ class Writing:
                     "or load the step to go back to",
                     step=step,
                 )
+            later = max((each.order.step for each in self._unfinished if self._is_mine(each.order)), default=step)
+            if later > step:
+                raise CallError(
+                    f"step {step} was not saved: the later step {later} is still on its way (dcp.async_save of the "
+                    "same process), and steps rise; wait for the future of a save before the next one",
+                    step=step,
+                )
             self._saves += 1
             order = Order(
                 self._epoch,
@@ -133,8 +165,12 @@ class Writing:
                 save=self._saves,
                 claim=self._claim,
             )
-            self._unfinished.append((weakref.ref(writer), order, world))
+            self._unfinished.append(_Unfinished(weakref.ref(writer), thread, order, world))
             return order, parent
+
+    def _is_mine(self, order: Order) -> bool:
+        """Whether a save is of the epoch that this process writes in now: not of one before a load."""
+        return (order.epoch, order.claim) == (self._epoch, self._claim)
 
     def _forget(self, run: str) -> None:
         self._run, self._base, self._epoch, self._last = run, None, None, None
