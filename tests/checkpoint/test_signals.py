@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from collections.abc import Mapping
 
 import pytest
-from conftest import Place, Ranks, await_that
+from conftest import TRAINER, Place, Ranks, await_that
 
 Digests = Mapping[tuple[int, int], str]
 LONG = ("--steps", "400", "--every", "3", "--step-s", "0.08")
@@ -16,11 +17,32 @@ LONG = ("--steps", "400", "--every", "3", "--step-s", "0.08")
 def stopped_at(place: Place, ranks: Ranks, code: int) -> int:
     """The one step after which all ranks saved and ended with ``code``."""
     assert set(ranks.wait(within_s=15)) == {code}, ranks.text()
+    return last_step(place, ranks)
+
+
+def stopped_by(place: Place, ranks: Ranks, asked: int, number: signal.Signals) -> int:
+    """The same where only ``asked`` was sent a signal: the others end as if it had been SIGTERM."""
+    codes = [128 + (number if rank == asked else signal.SIGTERM) for rank in range(len(ranks.pids))]
+    assert ranks.wait(within_s=30) == codes, ranks.text()
+    return last_step(place, ranks)
+
+
+def last_step(place: Place, ranks: Ranks) -> int:
+    """The step that all ranks came to, saved, and said that they would stop after."""
     last = {max(step for of, step in ranks.digests() if of == rank) for rank in range(len(ranks.pids))}
     assert len(last) == 1, ranks.text()
     assert place.steps()[-1] == max(last)
     assert f"asked to stop: all ranks stop after step {max(last)}" in ranks.said(0)
     return max(last)
+
+
+def without_agents(place: Place, *nodes: str) -> Ranks:
+    """Ranks on two nodes in the middle of training, when the agents of ``nodes`` have been killed."""
+    ranks = place.start(*LONG, nodes=("a", "b"))
+    ranks.await_line("^D 4 ", ranks=(0, 1))
+    for node in nodes:
+        place.kill_agent(node)
+    return ranks
 
 
 def goes_on(place: Place, undisturbed: Digests, step: int, *argv: str) -> None:
@@ -39,7 +61,7 @@ def test_sigterm_to_one_rank_stops_all_at_one_step_and_leaves_nothing_behind(
     step = stopped_at(place, ranks, 128 + signal.SIGTERM)
     assert step < 16
     await_that(lambda: place.agent_pid() is None, "the lease to end")
-    assert place.holders() == []
+    await_that(lambda: place.holders() == [], "the memory of an agent that ends to go")
     assert list((place.runtime / "perdure").glob("*.sock")) == []
     goes_on(place, undisturbed, step)
 
@@ -57,6 +79,45 @@ def test_without_an_agent_ranks_agree_as_well(place: Place, undisturbed: Digests
     ranks.await_line("^D 4 ", ranks=(0, 1))
     ranks.kill(0, signal.SIGTERM)
     step = stopped_at(place, ranks, 128 + signal.SIGTERM)
+    goes_on(place, undisturbed, step, "--no-agent")
+
+
+@pytest.mark.parametrize(
+    ("dead", "asked", "number"),
+    [
+        (("b",), 1, signal.SIGTERM),
+        pytest.param(("a",), 1, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(("b",), 0, signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(("a", "b"), 1, signal.SIGINT, marks=pytest.mark.slow),
+    ],
+)
+def test_when_agents_have_died_ranks_of_several_nodes_agree_as_well(
+    place: Place, undisturbed: Digests, dead: tuple[str, ...], asked: int, number: signal.Signals
+) -> None:
+    ranks = without_agents(place, *dead)
+    ranks.await_line("lost the agent", ranks=(0, 1))
+    ranks.kill(asked, number)
+    step = stopped_by(place, ranks, asked, number)
+    assert sum("through torch's store" in line for line in ranks.said(0)) == 1, ranks.text()
+    goes_on(place, undisturbed, step, "--no-agent")
+
+
+@pytest.mark.parametrize("first", ["agents", pytest.param("signal", marks=pytest.mark.slow)])
+def test_a_signal_while_agents_die_stops_all_at_one_step(place: Place, undisturbed: Digests, first: str) -> None:
+    ranks = without_agents(place, *(("a", "b") if first == "agents" else ()))
+    ranks.kill(1, signal.SIGTERM)
+    if first == "signal":
+        place.kill_agent("a")
+    step = stopped_by(place, ranks, 1, signal.SIGTERM)
+    goes_on(place, undisturbed, step, "--no-agent")
+
+
+@pytest.mark.parametrize("asked", [1, pytest.param(0, marks=pytest.mark.slow)])
+def test_several_nodes_without_agents_agree_as_well(place: Place, undisturbed: Digests, asked: int) -> None:
+    ranks = place.start(*LONG, "--no-agent", nodes=("a", "b"))
+    ranks.await_line("^D 4 ", ranks=(0, 1))
+    ranks.kill(asked, signal.SIGTERM)
+    step = stopped_by(place, ranks, asked, signal.SIGTERM)
     goes_on(place, undisturbed, step, "--no-agent")
 
 
@@ -91,6 +152,18 @@ def test_the_second_signal_ends_at_once(place: Place) -> None:
     assert one.poll() == {}
     one.kill(0, signal.SIGTERM)
     assert one.wait(within_s=2) == [-signal.SIGTERM]
+
+
+def test_the_second_ctrl_c_ends_what_a_shell_started_deaf_to_it(place: Place) -> None:
+    out = place.folder / "out"
+    argv = f"--to {place.run_dir} --steps 9 --every 3 --no-agent --hold 4:{place.folder}/never"
+    one = place.popen("sh", "-c", f"trap '' INT; exec {sys.executable} {TRAINER} {argv} > {out}")
+    await_that(lambda: out.exists() and "D 4 " in out.read_text(), "step 4", within_s=30)
+    one.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    assert one.poll() is None
+    one.send_signal(signal.SIGINT)
+    assert one.wait(10) == -signal.SIGINT
 
 
 def test_a_signal_while_the_last_step_is_saved_lets_it_be_saved(place: Place) -> None:

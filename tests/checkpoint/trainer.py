@@ -64,6 +64,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--head-dtype", default="float32")
     parser.add_argument("--extra-layer", action="store_true")
     parser.add_argument("--no-agent", action="store_true")
+    parser.add_argument(
+        "--no-store", action="store_true", help="as if whoever keeps the process group's store had died"
+    )
     parser.add_argument("--keep", help="rules of what to keep")
     parser.add_argument("--deadlines", type=json.loads, default={}, help="fields of Deadlines as JSON")
     parser.add_argument("--step-s", type=float, default=0.0, help="seconds that each step takes at least")
@@ -193,6 +196,11 @@ class Fault:
         link.grant = told
 
 
+def store_that_is_gone() -> dist.PrefixStore:
+    server = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    return dist.PrefixStore("gone", dist.TCPStore("127.0.0.1", server.port, is_master=False))
+
+
 def say(line: str) -> None:
     """Print a line in one write: threads of the same rank write to the same file."""
     sys.stdout.write(f"{line}\n")
@@ -251,6 +259,8 @@ def main() -> None:
     except CallError:
         say("untouched" if before == digest({**everything(), "loader": None}) else "touched")
         raise
+    if args.no_store and run.checkpointer.notes is not None:
+        run.checkpointer.notes._store = store_that_is_gone()
     say(f"R {run.step}")
 
     def print_whole() -> None:

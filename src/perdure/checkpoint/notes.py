@@ -9,7 +9,7 @@ deleted. The store of the run is no place for notes: it may be what failed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import msgspec
@@ -28,6 +28,10 @@ class Notes(Protocol):
 
     def read(self, name: str) -> bytes | None:
         """What was left under ``name``; None if nothing was. Raises `LinkLost` if the board is gone."""
+        ...
+
+    def read_all(self, names: Sequence[str]) -> list[bytes] | None:
+        """What was left under each of ``names``; None if under one nothing was. Raises `LinkLost`, as above."""
         ...
 
 

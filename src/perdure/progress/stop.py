@@ -45,7 +45,8 @@ past T.
 **Several nodes.** Each has a page of its own, and no rank is the arbiter (``arbitrates`` is False): the agent of node 0
 is. Its writes and reads are then `look`, on every node: write ``proposed``, fence, and answer with the largest
 published step; once all answers are below T, every node gets ``firm``. The argument is the same for each node, and
-ranks wait for a few round trips of the network instead of for microseconds.
+ranks wait for a few round trips of the network instead of for microseconds. When an agent is gone, ranks agree without
+them: `perdure.checkpoint.noted_stop`.
 """
 
 from __future__ import annotations
@@ -85,6 +86,7 @@ class StopAgreement:
         arbitrates: bool = True,
         fence: Callable[[], None] | None = None,
         pause: Callable[[float], None] = time.sleep,
+        gone: Callable[[], bool] = lambda: False,
     ) -> None:
         self._page = page
         self._records = page.records()
@@ -92,11 +94,13 @@ class StopAgreement:
         self._may_arbitrate = arbitrates
         self._fence = fence or fence_all
         self._pause = pause
+        self._gone = gone
 
     def at_cut(self, step: int, *, deadline_s: float = 10.0) -> bool:
         """Publish ``step``; return whether this rank stops here. About two microseconds when nobody asked.
 
-        ``deadline_s`` bounds the wait for the arbiter; a rank that waited in vain goes on (False).
+        ``deadline_s`` bounds the wait for the arbiter; a rank that waited in vain goes on (False), and so does one
+        whose arbiter is ``gone``.
         """
         self._mine.step = step
         page = self._page
@@ -111,7 +115,7 @@ class StopAgreement:
             return False
         give_up = time.monotonic() + deadline_s
         while (firm := page.firm) == 0:
-            if step < page.proposed or time.monotonic() > give_up:
+            if step < page.proposed or self._gone() or time.monotonic() > give_up:
                 return False
             self._pause(_WAIT_S)
         return step >= firm

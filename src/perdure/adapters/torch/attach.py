@@ -31,6 +31,7 @@ from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
 from perdure.adapters.torch.views import Stage, View
 from perdure.checkpoint.config import Deadlines
+from perdure.checkpoint.noted_stop import NotedStop
 from perdure.checkpoint.rhythm import GPU_HOURS_BETWEEN_FAILURES, Rhythm
 from perdure.checkpoint.saved import Saved
 from perdure.errors import CallError, PerdureError, Superseded
@@ -207,6 +208,7 @@ class Run:
         self._pending_rng: dict[str, Any] | None = None
         self._record: Record | None = None
         self._agreement: StopAgreement | None = None
+        self._noted_stop: NotedStop | None = None
         self._signal: int | None = None
         self._stepping = False
         self._draws = False
@@ -250,7 +252,20 @@ class Run:
             local = ckpt.local_rank
             self._record = page.rank(local)
             self._record.claim(rank=ckpt.rank)
-            self._agreement = StopAgreement(page, local_rank=local, arbitrates=not ckpt.several_nodes)
+            several = ckpt.several_nodes
+            gone = (lambda: not ckpt.has_agent) if several else (lambda: False)
+            self._agreement = StopAgreement(page, local_rank=local, arbitrates=not several, gone=gone)
+        if ckpt.notes is not None and (page is None or ckpt.several_nodes):
+            self._noted_stop = NotedStop(
+                ckpt.notes,
+                session=ckpt.session,
+                rank=ckpt.rank,
+                world=ckpt.world,
+                agreement=self._agreement,
+                page=page,
+                has_agents=lambda: ckpt.has_agent,
+                tell=lambda fact, everywhere: ckpt.tell(fact, everywhere=everywhere),
+            )
         self._enter(Phase.RESTORING)
         if ckpt.restore(self._tree, step=step) is not None:
             self._saved_at = self.step
@@ -383,9 +398,16 @@ class Run:
             self._pending_rng = None
 
     def _should_stop(self) -> bool:
-        if self._agreement is not None:
-            return self._agreement.at_cut(self.step)
-        return self._signal is not None and self.checkpointer.world == 1
+        asked = self._signal is not None
+        if self._noted_stop is not None:
+            try:
+                return self._noted_stop.at_cut(self.step, asked=asked)
+            except PerdureError as error:
+                text = f"this rank stops after step {self.step} and saves nothing: {error}"
+                self.checkpointer.tell(Notice(text=text), everywhere=True)
+                self._failed = True
+                raise SystemExit(128 + (self._signal or signal.SIGTERM)) from None
+        return asked if self._agreement is None else self._agreement.at_cut(self.step)
 
     def _stop(self) -> None:
         self.checkpointer.tell(StopAgreed(step=self.step))
@@ -428,11 +450,9 @@ class Run:
         before = signal.getsignal(number)
 
         def asked(got: int, frame: FrameType | None) -> None:
-            ckpt = self.checkpointer
-            nobody = self._agreement is None or (ckpt.several_nodes and not ckpt.has_agent)
-            alone = nobody and ckpt.world > 1  # then nobody would stop with this rank
-            if os.getpid() != self._pid or self._signal is not None or self._over or alone:
-                signal.signal(got, before if before is not None else signal.SIG_DFL)
+            if os.getpid() != self._pid or self._signal is not None or self._over:
+                ends = before not in (None, signal.SIG_IGN)  # a shell starts what is in its background deaf to Ctrl-C
+                signal.signal(got, before if ends else signal.SIG_DFL)
                 signal.raise_signal(got)  # the second time it ends at once
                 return
             self._signal = got  # if the run is being closed, that is all: its last step is saved there

@@ -115,6 +115,8 @@ class Checkpointer(_Checkpointer):
                 f"drain_bytes_per_s={limit!r} is what the node's agent writes at most: a number above 0, and not with "
                 "agent=False"
             )
+        self.notes = notes
+        """the board of this run's ranks (`perdure.checkpoint.notes`); None if there is one rank"""
         super().__init__(
             open_store(place),
             url=str(place),

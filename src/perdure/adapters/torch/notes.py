@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import timedelta
 
 import torch.distributed as dist
@@ -33,5 +34,16 @@ class StoreNotes:
         """What was left under ``name``, at once."""
         try:
             return bytes(self._store.get(name)) if self._store.check([name]) else None
+        except RuntimeError as error:
+            raise LinkLost(f"torch's store is gone: {error}") from error
+
+    def read_all(self, names: Sequence[str]) -> list[bytes] | None:
+        """What was left under each of ``names``, at once; None if under one nothing was."""
+        try:
+            if not self._store.check(list(names)):
+                return None
+            if self._store.has_extended_api():  # type: ignore[attr-defined]  # the stubs lack it
+                return [bytes(each) for each in self._store.multi_get(list(names))]
+            return [bytes(self._store.get(name)) for name in names]
         except RuntimeError as error:
             raise LinkLost(f"torch's store is gone: {error}") from error
