@@ -76,5 +76,5 @@ def test_a_restore_within_a_tiny_budget_is_the_same_restore(tmp_path: Path, budg
 
 
 def test_a_budget_of_nothing_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(perdure.errors.CallError, match="holds nothing"):
+    with pytest.raises(perdure.errors.CallError, match="budget_bytes is 0"):
         perdure.Checkpointer(tmp_path, agent=False, budget_bytes=0)
