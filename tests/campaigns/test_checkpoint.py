@@ -101,8 +101,8 @@ class Tally:
             "",
             "Written by `./dev campaign checkpoint`: real ranks and agents of two or three nodes on one machine, one",
             "fault each, then an attempt that recovers and one that has a store alone. Every step of every attempt is",
-            "compared bit for bit with an uninterrupted run; half of the cases recover on another number of ranks. Saves",
-            "are coded or not, carried to a remote tier or not; the model is sharded, or cut in stages of a pipeline.",
+            "compared bit for bit with an uninterrupted run; half of the cases recover on another number of ranks.",
+            "Saves are coded or not, carried to a remote tier or not; the model is sharded, or cut in stages.",
             "",
             f"Of the code `{FINGERPRINT}`.",
             "",
@@ -126,9 +126,9 @@ class Tally:
             lines.append(f"| {fault} | {' | '.join(cells)} |")
         lines += [
             "",
-            "By what is drawn besides. *Remote struck*: the fault falls into the carry to the remote tier, not into the",
-            "drain. *Home lost*: all that the store that commits held is gone before the attempt that recovers, half the",
-            "time with all agents; then the newest step is the newest that is left.",
+            "By what is drawn besides, all with faults as above. *Remote struck*: the fault falls into the carry to the",
+            "remote tier, not into the drain. *Home lost*: all that the store that commits held is gone before the",
+            "attempt that recovers, half the time with all agents; the newest step is the newest that is left then.",
             "",
             "| drawn | cases |",
             "|---|---|",

@@ -1,8 +1,9 @@
 """`gated_agent.py` whose store can also be full or broken, and which can lack memory for others' copies.
 
 argv is job, url, lease, rules. ``do`` may also be "full" and "eio", which fail the call, and "eio after", which fails
-it once it has been done. Rules with ``"of": text`` are of the stores alone whose URL ends so. Rules without a verb: ``no room`` refuses every copy for another node, ``no memory`` leaves
-room for no segment while the file ``no memory`` lies beside the run, ``clock`` lets the wall clock jump (`jumping`).
+it once it has been done; ``"of": text`` of each of these rules says how the URL of its store ends. Rules without a
+verb: ``no room`` refuses every copy for another node, ``no memory`` leaves room for no segment while the file
+``no memory`` lies beside the run, ``clock`` lets the wall clock jump (`jumping`).
 """
 
 from __future__ import annotations

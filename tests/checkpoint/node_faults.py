@@ -3,8 +3,8 @@
 Each case is a life of three attempts: one in which the fault happens, one that recovers (on the same mesh or another,
 with new nodes for those that are gone), and one that restores with no memory left anywhere, so that the disk alone is
 judged too. All that ranks hold after each step must be, bit for bit, what an uninterrupted run holds there; where the
-number of ranks changes, one that stopped and went on from disk at the very same step. Where there is a remote tier it is
-judged as the disk is, and the disk may be lost as a whole before the attempt that recovers.
+number of ranks changes, one that stopped and went on from disk at the very same step. A remote tier is judged as the
+disk is, and the disk may be lost as a whole before the attempt that recovers.
 """
 
 from __future__ import annotations
@@ -299,7 +299,7 @@ class _Life(Struck):
                 moved = began[0]
                 before = self.references.of(model, self.world)[1]
                 mine, more = self.references.of(model, *((self.world, moved, world) if moved else (world,)))
-                whole = {step: digest for step, digest in before.items() if 0 < step <= moved} | more
+                whole = more | {step: digest for step, digest in before.items() if 0 < step <= moved}
             found = {step: digest for step, digest in wholes(ranks).items() if step}
             wrong = sorted(step for step in found if whole.get(step) != found[step])
             must(not wrong, f"the whole differs from that of an uninterrupted run at steps {wrong}", ranks)

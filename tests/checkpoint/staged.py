@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import torch
@@ -36,7 +37,7 @@ class Stages(nn.Module):
         super().__init__()
         self.rank, self.world = rank, world
         self.first = LAYERS * rank // world
-        every = [Layer(inside, out) for inside, out in zip(SIZES, SIZES[1:], strict=False)]  # most is thrown away
+        every = [Layer(inside, out) for inside, out in pairwise(SIZES)]  # most is thrown away
         self.layers = nn.ModuleList(every[self.first : LAYERS * (rank + 1) // world])
 
     def named(self, name: str) -> str:
