@@ -126,7 +126,7 @@ class Tally:
             lines.append(f"| {fault} | {' | '.join(cells)} |")
         lines += [
             "",
-            "By what is drawn besides, all with faults as above. *Remote struck*: the fault falls into the carry to the",
+            "By what is drawn besides. *Remote struck*: the moment of the fault is in the carry to the",
             "remote tier, not into the drain. *Home lost*: all that the store that commits held is gone before the",
             "attempt that recovers, half the time with all agents; the newest step is the newest that is left then.",
             "",
