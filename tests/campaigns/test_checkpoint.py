@@ -70,7 +70,7 @@ class Tally:
 
     def _read(self, text: str) -> None:
         self.played = int(re.search(r"^Cases 0 to (\d+)", text, re.M)[1]) + 1  # type: ignore[index]
-        self.loads = [float(each) for each in re.findall(r"load average was ([\d.]+) to ([\d.]+)", text)[0]]
+        self.loads = [float(each) for each in re.findall(r"load average was (\d+\.\d) to (\d+\.\d)", text)[0]]
         self.wrong = re.findall(r"^- (case .*)$", text, re.M)
         for fault in self.faults:
             cells = re.search(rf"^\| {fault} \|(.*)\|$", text, re.M)[1].split("|")  # type: ignore[index]
