@@ -317,7 +317,7 @@ class Agent:
             world=generation.world,
             ranks=sorted(staged.index.rank for staged in generation.staged.values()),
             slot=generation.slot,
-            base_slot=self.machine.base_of(generation),
+            base_slot=self.machine.turns.follows(generation),
             run=generation.run,
         )
 
@@ -369,18 +369,18 @@ class Agent:
         if connection is None:
             return
         try:
-            self._memory.provide(grant.segment, grant.nbytes)
+            self._memory.provide(grant.segment, grant.begin.nbytes)
         except PerdureError as error:
             self._act(self.machine.no_room(grant, error))
             return
         if grant.spare is not None:
-            self._memory.provide_spare(grant.spare, grant.nbytes)
+            self._memory.provide_spare(grant.spare, grant.begin.nbytes)
         given = self._offered[connection]
         there = {number: self._memory.get(number) for number in (grant.segment, grant.spare) if number is not None}
         new = {number: each for number, each in there.items() if each is not None and given.get(number) is not each}
         given |= new
         fds = tuple(each.fd for each in new.values())
-        self._post(connection, Granted(seq=grant.seq, segment=grant.segment, offered=list(new)), fds)
+        self._post(connection, Granted(seq=grant.begin.seq, segment=grant.segment, offered=list(new)), fds)
 
     # --- threads -----------------------------------------------------------------------------------------------------
 
