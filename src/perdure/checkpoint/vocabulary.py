@@ -83,6 +83,8 @@ class Generation:
     since: float | None = None
     lanes: dict[int, int] = field(default_factory=dict)
     staged: dict[int, Staged] = field(default_factory=dict)
+    sealed: dict[int, int] = field(default_factory=dict)
+    """bytes of each local rank's pack, once it is digested"""
     digested: bool = False
     slot: int | None = None
     adopter: int | None = None
