@@ -37,11 +37,16 @@ _ROOM_BYTES = 32 << 10  # for the variables in which a rank's environment differ
 _TITLE_BYTES = 2048
 _LAST_WORDS_BYTES = 64 << 10
 
-# What an interpreter or a library reads when it is loaded: in these a rank cannot differ from its zygote.
-_READ_AT_LOAD = (
-    *("PYTHON", "LD_", "LC_", "LANG", "TZ", "GLIBC_", "MALLOC_"),
-    *("OMP_", "GOMP_", "KMP_", "MKL_", "OPENBLAS_", "GOTO_", "NUMEXPR_", "TORCH_", "PYTORCH_"),
+# What tells ranks and attempts apart. In all else a rank has the zygote's environment: libraries read it as they load.
+_OF_A_RANK = frozenset(
+    [
+        *("RANK", "LOCAL_RANK", "GROUP_RANK", "ROLE_RANK", "ROLE_NAME"),
+        *("WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_WORLD_SIZE", "ROLE_WORLD_SIZE"),
+        *("MASTER_ADDR", "MASTER_PORT"),
+    ]
 )
+_OF_A_RANK_TOO = ("PERDURE_", "TORCHELASTIC_")
+_READ_LATER = "CUDA_VISIBLE_DEVICES"  # by the first call of CUDA, which a zygote never makes
 
 
 class Zygote:
@@ -71,10 +76,10 @@ class Zygote:
     ) -> Zygote:
         """Start the interpreter of ``command``, with its options, let it import ``preload``, and return at once.
 
-        ``env`` is what `environ.child_env` gives to ranks, without what tells them and attempts apart: libraries read
-        it as they are loaded. Its mark should be one of the launcher's run but of no attempt (``<run>.standby``), so
-        that the guard ends the zygote and the end of an attempt does not. This process must be a subreaper
-        (`tree.become_subreaper`), and keep `pid` from `tree.reap_orphans`.
+        ``env`` is what `environ.child_env` gives to any of the ranks; what tells ranks and attempts apart is left out.
+        Its mark should be one of the launcher's run but of no attempt (``<run>.standby``), so that the guard ends the
+        zygote and the end of an attempt does not. This process must be a subreaper (`tree.become_subreaper`), and keep
+        `pid` from `tree.reap_orphans`.
         Raises `CallError` if the command is not plain Python (`modules_of` gives None).
         """
         if threading.current_thread() is not threading.main_thread() or not is_subreaper():
@@ -83,7 +88,7 @@ class Zygote:
         parsed = PythonCommand.parse(command, cwd=folder)
         if parsed is None:
             raise CallError(f"there can be no standby interpreter for {shlex.join(command)}: it is not plain Python")
-        base = {name: value for name, value in env.items() if name != MARK}
+        base = {name: value for name, value in env.items() if not _tells_apart(name)}
         last = {MARK: env[MARK]} if MARK in env else {}
         control, theirs = socket.socketpair()
         try:
@@ -137,8 +142,8 @@ class Zygote:
         The rank is a child of this process, in a session of its own, carries the mark in ``env``, dies with this
         process, and runs in the folder of the zygote. Its stdin is empty, its output goes to ``stdout`` and ``stderr``,
         which stay the caller's. Waits for imports that go on. If it raises, there is no rank, and ranks can be started
-        cold: `CallError` if this zygote cannot be that rank (another interpreter, a variable that was read when
-        libraries were loaded), `DeadlineExceeded` and `LinkLost` if it does not answer; these end it.
+        cold: `CallError` if this zygote cannot be that rank (another interpreter, another environment),
+        `DeadlineExceeded` and `LinkLost` if it does not answer; these end it.
         """
         request = self._request(command, env)
         if (refusal := self.refusal()) is not None:
@@ -180,22 +185,20 @@ class Zygote:
         if parsed is None or (parsed.python, parsed.options) != self._python:
             raise CallError(f"the standby interpreter was not started for {shlex.join(command)}")
         for name in sorted(self._env.keys() | env.keys()):
-            if name.startswith(_READ_AT_LOAD) and self._env.get(name) != env.get(name):
+            if self._env.get(name) != env.get(name) and not (_tells_apart(name) or name == _READ_LATER):
                 raise CallError(
-                    f"the standby interpreter has read {name} as {self._env.get(name)!r}, and the rank is to have "
-                    f"{env.get(name)!r}"
+                    f"the rank is to have another {name} than the standby interpreter, whose libraries may have read it"
                 )
         names = sorted(env, key=lambda name: name != MARK)
         shown = "".join(f"{name}={env[name]}\0" for name in names if self._env.get(name) != env[name])
         if len(os.fsencode(shown)) > _ROOM_BYTES:
             raise CallError("the rank's environment differs too much from the standby interpreter's")
-        safe = parsed.safe_path or "PYTHONSAFEPATH" in env
         return {
             "command": list(command),
             "script": parsed.script,
             "module": parsed.module,
             "arguments": parsed.arguments,
-            "path0": None if safe else parsed.folder(self._cwd),
+            "folder": parsed.folder(self._cwd),
             "env": dict(env),
             "shown": shown,
         }
@@ -250,6 +253,10 @@ class Zygote:
         if self._refusal is None:
             self._refusal = sentence
         self._process.kill()
+
+
+def _tells_apart(name: str) -> bool:
+    return name in _OF_A_RANK or name.startswith(_OF_A_RANK_TOO)
 
 
 def _line(source: socket.socket, deadline: Deadline) -> dict[str, Any] | None:

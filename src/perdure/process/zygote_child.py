@@ -111,7 +111,7 @@ class Standby:
 
     def _fork(self, request: dict[str, Any], fds: list[int]) -> "Rank | None":
         *output, answer = fds
-        refusal = _hidden(request["path0"])
+        refusal = _hidden(request["folder"])
         if refusal is None:
             try:
                 middle = os.fork()
@@ -155,13 +155,13 @@ class Rank:
             _write_all(number, printed)
         _reseed()
         importlib.invalidate_caches()
-        self._set_sys(request["path0"], request["arguments"])
+        self._set_sys(request["folder"], request["arguments"])
 
-    def _set_sys(self, path0: str | None, arguments: list[str]) -> None:
+    def _set_sys(self, folder: str, arguments: list[str]) -> None:
         sys.argv[:] = ["-m" if self.script is None else self.script, *arguments]
         sys.orig_argv[:] = self.command
-        if path0 is not None:
-            sys.path.insert(0, path0)
+        if not sys.flags.safe_path:
+            sys.path.insert(0, folder)
         main = types.ModuleType("__main__")
         main.__dict__.update(__builtins__=sys.modules["builtins"], __annotations__={})
         if self.path is not None:
@@ -237,20 +237,20 @@ def _after(name: str, n_threads: int, known_fds: set[int]) -> str | None:
     return None
 
 
-def _hidden(path0: str | None) -> str | None:
+def _hidden(folder: str) -> str | None:
     """Return a sentence if a file beside the script would have been imported in place of a module that is loaded."""
-    if path0 is None:
+    if sys.flags.safe_path:
         return None
     try:
-        files = os.listdir(path0)
+        files = os.listdir(folder)
     except OSError:
         return None  # nothing can be imported from there either
     suffixes = importlib.machinery.all_suffixes()
     local = {name[: -len(suffix)] for name in files for suffix in suffixes if name.endswith(suffix)}
-    local |= {name for name in files if os.path.isfile(os.path.join(path0, name, "__init__.py"))}
+    local |= {name for name in files if os.path.isfile(os.path.join(folder, name, "__init__.py"))}
     for name in sorted(local & sys.modules.keys() - _AT_START):
         origin = getattr(sys.modules[name], "__file__", None)
-        if origin is not None and os.path.realpath(origin).startswith(os.path.join(os.path.realpath(path0), name)):
+        if origin is not None and os.path.realpath(origin).startswith(os.path.join(os.path.realpath(folder), name)):
             continue  # it is that very file
         return f"{name} beside the script has the name of a module that the standby interpreter has imported"
     return None

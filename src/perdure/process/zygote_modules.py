@@ -116,7 +116,7 @@ def modules_of(command: Sequence[str], *, cwd: str | None = None) -> tuple[str, 
         assert parsed.module is not None
         search.run_module(parsed.module)
     tops = {name.partition(".")[0] for name in search.found}
-    later = [name for top, names in _LATER.items() if {top, "torch"} <= tops for name in names]
+    later = [name for top, names in _LATER.items() if top in tops for name in names]
     return tuple(dict.fromkeys([*search.found, *later]))
 
 
