@@ -203,10 +203,13 @@ def test_what_imports_print_and_set_each_rank_prints_and_sets(
     Path(base["PYTHONPATH"], "loud.py").write_text(
         "import os, warnings\nprint('loud')\nwarnings.warn('careful')\n"
         "os.environ.setdefault('LOUD', '1')\nos.environ.setdefault('RANK', 'imported')\nos.environ.pop('PATH')\n"
+        "os.putenv('SET_BY_C', '1')\n"
     )
-    _, out, err = both("import loud, os\nprint(sorted(os.environ))\n", preload=["loud"])
+    script = "import loud, ctypes, os\nprint(sorted(os.environ), ctypes.CDLL(None).getenv(b'SET_BY_C') != 0)\n"
+    _, out, err = both(script, preload=["loud"])
     assert "loud" in out
     assert "'LOUD'" in out
+    assert "True" in out
     assert "'PATH'" not in out
     assert "careful" in err
 

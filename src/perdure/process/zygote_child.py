@@ -15,6 +15,10 @@ A rank is to be what a cold interpreter would be. What that takes:
 - *Output.* What imports printed (warnings) is printed by each rank, to its own pipes.
 - *The script.* Runs as ``__main__`` in a fresh module, one frame below it; that frame is taken out of the traceback of
   an exception that nobody caught. Exit, exit codes, atexit and waiting for threads are the interpreter's own.
+
+What stays different: ranks of one standby share their hash seed and the addresses of what was imported; a package that
+reads RANK while it is imported finds none; objects made by imports are not looked at by the garbage collector before
+exit; `traceback.print_stack` shows one frame more.
 """
 
 import os
