@@ -35,6 +35,7 @@ from perdure.supervisor.job import NodeFacts
 from perdure.supervisor.node import NodeAttempt
 from perdure.supervisor.signals import asking_signals
 from perdure.supervisor.standby import StandbyRanks
+from perdure.supervisor.takeover import Door, Survey, decide
 from perdure.wire import Address
 
 __all__ = ["Launcher", "LauncherConfig"]
@@ -71,7 +72,8 @@ class LauncherConfig:
 
 class Launcher:
     """Runs this node's part of a job. ``env`` is what ranks inherit, ``addresses`` tells where a controller may be, and
-    ``start_controller`` starts one (None: that is for others). For the main thread of a process of its own: it takes
+    ``start_controller`` starts one (None: that is for others); ``take_over`` starts one here from the memo of another
+    (None: never). For the main thread of a process of its own: it takes
     over SIGTERM, SIGINT and SIGHUP, becomes subreaper, and reaps orphans.
     """
 
@@ -82,6 +84,7 @@ class Launcher:
         secret: bytes,
         addresses: Callable[[], list[Address]],
         start_controller: Callable[[], None] | None,
+        take_over: Callable[[m.Memo], None] | None = None,
         env: Mapping[str, str],
         log: Log,
         agent: AgentLink | None = None,
@@ -92,7 +95,11 @@ class Launcher:
         checked_nproc(config.node.nproc)
         self._config, self._env, self._log, self._clock = config, env, log, clock
         self._agent = agent or NoAgent()
-        self._start_controller = start_controller
+        self._start_controller, self._take_over, self._secret = start_controller, take_over, secret
+        self._elsewhere: list[Address] = []
+        self._memo: m.Memo | None = None
+        self._survey: Survey | None = None
+        self._door: Door | None = None
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
         self._run_mark = uuid.uuid4().hex
@@ -106,7 +113,13 @@ class Launcher:
         self._guard: Guard | None = None
         self._standby: StandbyRanks | None = None
         self._exit_code: int | None = None
-        self._link = ControllerLink(job=config.job, secret=secret, hello=self._hello, addresses=addresses, clock=clock)
+        self._link = ControllerLink(
+            job=config.job,
+            secret=secret,
+            hello=self._hello,
+            addresses=lambda: [*self._elsewhere, *addresses()],
+            clock=clock,
+        )
 
     def run(self) -> int:
         """Run until the controller says that the job is over; return the exit code that it gives.
@@ -118,6 +131,8 @@ class Launcher:
         with asking_signals() as pipe:
             self._guard = Guard(self._run_mark)
             self._standby = self._standby_ranks()
+            if self._take_over is not None:
+                self._door = Door(self._config.node.host, job=self._config.job, secret=self._secret)
             try:
                 while self._exit_code is None:
                     self._wait(pipe)
@@ -129,6 +144,8 @@ class Launcher:
                     self._attempt.finish(self._name, wait_s=60.0)
                 self._standby.close()
                 self._link.drop()
+                if self._door is not None:
+                    self._door.close()
                 self._agent.release()
                 self._guard.dismiss()
                 self._port.close()
@@ -143,7 +160,8 @@ class Launcher:
         holding = v.Holding()
         if attempt is not None:
             holding = v.Holding(attempt=attempt.number, ended=attempt.ended, over=attempt.over)
-        node = msgspec.structs.replace(self._config.node, port=self._port.number, pid=os.getpid())
+        door = ("", 0) if self._door is None else (self._config.node.host, self._door.port)
+        node = msgspec.structs.replace(self._config.node, port=self._port.number, pid=os.getpid(), door=door)
         return m.Hello(
             protocol=m.PROTOCOL,
             job=self._config.job,
@@ -178,6 +196,8 @@ class Launcher:
         self._look_at_ranks()
         self._keep_house()
         self._keep_the_lease()
+        if self._door is not None:
+            self._keep_the_door(self._door)
 
     def _hear_signals(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -263,6 +283,30 @@ class Launcher:
             self._end_ranks("there is no controller, and the job was asked to stop")
             self._exit_code = 128 + self._asked[0]
 
+    def _keep_the_door(self, door: Door) -> None:
+        """Answer other launchers; without a controller for longer than the lease, ask them, and act on that."""
+        door.answer = m.WhereAnswer(term=self._link.term, address=self._link.address, memo=self._memo)
+        welcome, memo = self._link.welcome, self._memo
+        if self._link.linked or welcome is None or memo is None or self._take_over is None:
+            self._survey = None
+            return
+        if self._link.lost_for_s() < welcome.lease_s:
+            return
+        roster = {node.name: node.door for node in memo.roster if node.door[1]}
+        if self._survey is None:
+            others = {name: where for name, where in roster.items() if name != self._name}
+            self._survey = Survey(others, job=self._config.job, secret=self._secret, term=self._link.term)
+        if not self._survey.over:
+            return
+        choice = decide(self._name, [node.name for node in memo.roster], self._survey.answers, memo)
+        self._survey = None
+        if choice.address is not None:
+            self._elsewhere = [choice.address]
+        elif choice.memo is not None and self._clock.monotonic() >= self._next_start_s:
+            self._next_start_s = self._clock.monotonic() + _START_S
+            self._log.print(f"node {self._name}: the controller is gone; starting another one here")
+            self._take_over(choice.memo)
+
     def _end_ranks(self, why: str) -> None:
         attempt = self._attempt
         if attempt is None or attempt.over is not None:
@@ -280,6 +324,8 @@ class Launcher:
             case m.Welcome():
                 for number in self._asked[:1]:  # asked while there was no controller
                     self._link.send(v.Asked(number, self._name))
+            case m.Memo():
+                self._memo = message
             case m.Tell(sentence=sentence, lines=lines):
                 if lines:
                     self._log.print("\n".join(lines))
