@@ -230,6 +230,7 @@ def test_roll_backs_end() -> None:
 def test_a_step_that_nobody_knows_is_not_skipped() -> None:
     bad = died(w.NAN, step=None)
     assert acts(bad, bad, allow_skip=True) == [Act.RESTART, Act.STOP]
+    assert acts(*[died(w.NAN, step=1)] * 2, allow_skip=True) == [Act.RESTART, Act.STOP]
 
 
 def test_a_failed_check_and_a_lost_node_replace_nodes() -> None:

@@ -228,8 +228,9 @@ def _of_value(step: int | None, alike: list[Failure], past: Past, *, allow_skip:
     before = [each for each in past.failures if each.kind is Kind.DATA]
     if not any(each.step == step for each in (before if step is not None else alike)):
         return Act.RESTART, "it may have been the machine: all ranks start again"
-    if not allow_skip or step is None:
+    if not allow_skip or step is None or step < 2:
         why = "no batch may be skipped" if not allow_skip else "nobody knows at which step"
+        why = "there is nothing before it to go back to" if allow_skip and step is not None else why
         return Act.STOP, f"the second time at the same place, and {why}; the job stops"
     if sum(each.act is Act.ROLL_BACK for each in before) >= _MOST_ROLL_BACKS:
         return Act.STOP, f"{_MOST_ROLL_BACKS} roll-backs did not help; the job stops"
@@ -237,7 +238,7 @@ def _of_value(step: int | None, alike: list[Failure], past: Past, *, allow_skip:
 
 
 def _around(step: int | None) -> tuple[int, int] | None:
-    return None if step is None else (max(1, step), step + 1)
+    return None if step is None else (step, step + 1)
 
 
 def _of_hang(late: Overdue, past: Past) -> Verdict:

@@ -27,6 +27,7 @@ from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.flat_slices import flat_slices
 from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.loader import is_resumable, make_resumable, watch_draws
+from perdure.adapters.torch.resuming import Skips, restore_as_told
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.tree import is_stateful
 from perdure.adapters.torch.views import Stage, View
@@ -36,6 +37,7 @@ from perdure.checkpoint.rhythm import GPU_HOURS_BETWEEN_FAILURES, Rhythm
 from perdure.checkpoint.saved import Saved
 from perdure.errors import CallError, PerdureError, Superseded
 from perdure.events import Notice, StopAgreed
+from perdure.process.environ import Placement
 from perdure.progress import Phase, Record, StopAgreement
 from perdure.state.scopes import RankLocal
 from perdure.upkeep.keep import Keep
@@ -96,7 +98,11 @@ def attach(
     the first Ctrl-C) all ranks save at one agreed step and exit with 128 + the signal. At a clean exit the last step
     is saved; call ``run.close()`` right after the loop if the script then changes the model.
 
-    Raises `StateMismatch` where the checkpoint is of another model, `BlobMissing` for a ``step`` that is not there.
+    A launcher may say that there must be something to restore, roll back, or have batches left out: PERDURE_RESUME,
+    PERDURE_RESTORE_BEFORE, PERDURE_SKIP.
+
+    Raises `StateMismatch` where the checkpoint is of another model, `BlobMissing` for a ``step`` that is not there,
+    `NeedsPerson` if the launcher says that there must be something and there is not.
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     if not optimizers:
@@ -201,6 +207,7 @@ class Run:
         self._tree = tree
         self._rhythm = rhythm
         self._told_no_memory = False
+        self._skips: Skips | None = None
         self._rng = rng
         self._cut_at: int | None = None
         self._saved_at: int | None = None
@@ -267,10 +274,14 @@ class Run:
                 tell=lambda fact, everywhere: ckpt.tell(fact, everywhere=everywhere),
             )
         self._enter(Phase.RESTORING)
-        if ckpt.restore(self._tree, step=step) is not None:
+        told = Placement.read()
+        if restore_as_told(ckpt, self._tree, step=step, told=told, where=where) is not None:
             self._saved_at = self.step
             self._began = self.step
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
+        if told.skip:
+            draws = loader is not None or not isinstance(self._tree["model"], Stage)
+            self._skips = Skips(told.skip, loader, draws=draws, tell=ckpt.tell)
         self._model = model
         self._version = self._model_version()
         if self._record is not None:
@@ -327,6 +338,8 @@ class Run:
     def _before_draw(self) -> None:
         self._draws = True
         self._cut()
+        if self._skips is not None:
+            self._skips.before_draw(self.step)
 
     def _before_forward(self) -> None:
         """Where nothing is drawn an iteration ends at the next forward that trains; evaluations are part of it."""
@@ -356,6 +369,8 @@ class Run:
         self._not_stepped = self._optimizers
         self.step += 1
         self._version = self._model_version()
+        if self._skips is not None:
+            self._skips.stepped()
         if self._record is not None:
             self._record.step = self.step
         self._enter(Phase.FORWARD)
