@@ -208,6 +208,7 @@ class Run:
         self._rhythm = rhythm
         self._told_no_memory = False
         self._skips: Skips | None = None
+        self._evaluates = False
         self._rng = rng
         self._cut_at: int | None = None
         self._saved_at: int | None = None
@@ -337,17 +338,31 @@ class Run:
 
     def _before_draw(self) -> None:
         self._draws = True
+        self._tell_evaluation(False)
         self._cut()
         if self._skips is not None:
             self._skips.before_draw(self.step)
 
     def _before_forward(self) -> None:
         """Where nothing is drawn an iteration ends at the next forward that trains; evaluations are part of it."""
-        if not self._draws and torch.is_grad_enabled() and self._model.training:
+        trains = torch.is_grad_enabled() and self._model.training
+        if not torch.compiler.is_compiling():
+            self._tell_evaluation(not trains)
+        if not self._draws and trains:
             if self._untold:
                 self._resume_generators()
             else:
                 self._cut()
+
+    def _tell_evaluation(self, evaluates: bool) -> None:
+        """An evaluation is a phase of its own, and begins anew with each batch: it may last, but not stand still."""
+        if self._record is None or self._closed or os.getpid() != self._pid:
+            return
+        if evaluates:
+            self._enter(Phase.EVALUATING)
+        elif self._evaluates:
+            self._enter(Phase.FORWARD)
+        self._evaluates = evaluates
 
     @never_compiled
     def _before_step(self, *_: Any) -> None:
