@@ -243,10 +243,20 @@ def test_restored_right_before_the_range_the_position_says_how_many_batches_lead
     assert back.seen == {step: whole.seen[step + 2] for step in (3, 4, 5, 6)}
 
 
+@pytest.mark.parametrize("last", [6, 12])
+def test_a_range_may_go_over_the_end_of_epochs(ram_url: str, monkeypatch: pytest.MonkeyPatch, last: int) -> None:
+    """Four steps an epoch, the range begins in the middle of the first."""
+    whole = Loop(f"{ram_url}-whole", accumulate=3, shuffle=True).go(5 + last)
+    monkeypatch.setenv("PERDURE_SKIP", f"3:{last}")
+    loop = Loop(ram_url, accumulate=3, shuffle=True).go(6)
+    n = last - 2
+    assert loop.seen == {step: whole.seen[step if step < 3 else step + n] for step in range(1, 7)}
+
+
 def test_ranges_follow_one_another_and_those_of_one_step_add_up(ram_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PERDURE_SKIP", "5:5,3:4,3:3")
+    monkeypatch.setenv("PERDURE_SKIP", "4:4,3:4,3:3")
     loop = Loop(ram_url).go(6)
-    assert {step: batch[0] // 2 for step, batch in loop.seen.items()} == {1: 0, 2: 1, 3: 5, 4: 6, 5: 8, 6: 9}
+    assert {step: batch[0] // 2 for step, batch in loop.seen.items()} == {1: 0, 2: 1, 3: 5, 4: 7, 5: 8, 6: 9}
     loop.end()
     again = Loop(ram_url).go(7)
     assert again.seen == {7: [20, 21]}
