@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 
 from perdure.supervisor.causes import Death, LastWords, first_cause, same_failure
 from perdure.supervisor.symptoms import Means, read
-from perdure.supervisor.verdict import Act, Evidence, Failure, Kind, Overdue, Past, Verdict, judge
+from perdure.supervisor.verdict import Act, Evidence, Failure, Kind, LateRank, Past, Verdict, judge
 
 import last_words as w  # isort: skip
 
 
 def died(tail: tuple[str, ...] = (), *, rank: int = 0, node: str = "a", code: int | None = 1, signal: int | None = None,
          step: int | None = 7) -> Evidence:  # fmt: skip
-    return Evidence(deaths=(Death(rank, None if signal else code, signal, tail, node, step),))
+    return Evidence(deaths=(Death(rank, None if signal else code, signal, tail, node, step),), n_nodes=2)
 
 
 def judged(*many: Evidence, allow_skip: bool = False) -> list[Verdict]:
@@ -24,7 +24,7 @@ def judged(*many: Evidence, allow_skip: bool = False) -> list[Verdict]:
     past, found = Past(), []
     for evidence in many:
         found.append(judge(evidence, past, allow_skip=allow_skip))
-        past = past.and_then(found[-1])
+        past = past.after(found[-1])
     return found
 
 
@@ -135,7 +135,10 @@ def test_a_failure_of_the_program_stops_the_second_time_with_its_error_in_front(
     once, twice = judged(died(w.KEY, rank=1), died(w.of_rank(0, w.KEY), rank=0))
     assert (once.kind, once.act) == (Kind.USER, Act.RESTART)
     assert (twice.kind, twice.act, twice.rank) == (Kind.USER, Act.STOP, 0)
-    assert twice.sentence.startswith("rank 0 on node a failed (KeyError: 'labels'); the same as before")
+    assert twice.sentence == (
+        "rank 0 on node a failed (KeyError: 'labels'); it failed the same way twice without a new step: "
+        "a restart cannot help"
+    )
 
 
 def test_different_failures_are_left_to_the_budget() -> None:
@@ -190,7 +193,7 @@ def test_broken_hardware_is_replaced_at_once() -> None:
 @pytest.mark.parametrize("end", [died(w.CUDA_LAUNCH), died(signal=11), died(w.HOST_MEMORY), died(signal=6)])
 def test_a_crash_is_the_nodes_if_it_repeats_there_and_the_jobs_if_it_moves(end: Evidence) -> None:
     (death,) = end.deaths
-    elsewhere = Evidence(deaths=(Death(0, death.code, death.signal, death.tail, "b"),))
+    elsewhere = Evidence(deaths=(Death(0, death.code, death.signal, death.tail, "b"),), n_nodes=2)
     assert acts(end, elsewhere) == [Act.RESTART, Act.STOP]
     assert acts(end, end, elsewhere) == [Act.RESTART, Act.REPLACE, Act.STOP]
 
@@ -209,7 +212,9 @@ def test_the_kernels_memory_events_explain_a_kill() -> None:
 
 
 def test_a_file_system_that_fails_on_several_nodes_is_no_nodes_fault() -> None:
-    everywhere = Evidence(deaths=tuple(Death(i, code=1, tail=w.LUSTRE_EIO, node=node) for i, node in enumerate("ab")))
+    everywhere = Evidence(
+        deaths=tuple(Death(i, code=1, tail=w.LUSTRE_EIO, node=node) for i, node in enumerate("ab")), n_nodes=2
+    )
     assert acts(*[everywhere] * 3) == [Act.RESTART] * 3
     assert acts(died(w.LUSTRE_EIO), died(w.LUSTRE_EIO)) == [Act.RESTART, Act.REPLACE]
 
@@ -240,6 +245,28 @@ def test_a_failed_check_and_a_lost_node_replace_nodes() -> None:
     assert verdict.sentence == "node b failed a check: its disk writes 3 MB/s; others take their places"
 
 
+def test_a_node_that_is_gone_leaves_a_hole_and_is_replaced_if_it_goes_again() -> None:
+    once, twice = judged(*[Evidence(lost=("b",), deaths=died(w.GLOO_CLOSED).deaths, n_nodes=2)] * 2)
+    assert (once.kind, once.act, once.nodes) == (Kind.NODE, Act.RESTART, ())
+    assert (twice.kind, twice.act, twice.nodes) == (Kind.NODE, Act.REPLACE, ("b",))
+
+
+def test_in_a_job_of_one_node_the_same_node_is_no_evidence() -> None:
+    (death,) = died(signal=9).deaths
+    alone = Evidence(deaths=(death,))
+    hang = Evidence(late=(LateRank(2, "b", "STEP", 63.0, 60.0),))
+    assert acts(*[alone] * 4, *[hang] * 3, *[Evidence(lost=("b",))] * 2) == [Act.RESTART] * 9
+    assert acts(Evidence(deaths=died(w.CUDA_ECC).deaths)) == [Act.REPLACE]
+
+
+def test_nodes_that_are_worth_a_check_are_named() -> None:
+    assert judged(died(w.CUDA_LAUNCH, node="b"))[0].suspects == ("b",)
+    assert judged(died(w.KEY))[0].suspects == ()
+    assert judged(died(signal=9))[0].suspects == ()
+    hang = Evidence(late=(LateRank(2, "b", "STEP", 63.0, 60.0), LateRank(0, "a", "STEP", 63.0, 60.0)), n_nodes=2)
+    assert judged(hang)[0].suspects == ("b", "a")
+
+
 def test_a_program_that_is_broken_on_a_bad_node_alone_is_the_nodes_fault() -> None:
     (death,) = died(w.IMPORT, node="b").deaths
     assert judge(Evidence(deaths=(death,), bad=(("b", "cannot read"),)), Past(), allow_skip=False).act is Act.REPLACE
@@ -247,14 +274,15 @@ def test_a_program_that_is_broken_on_a_bad_node_alone_is_the_nodes_fault() -> No
 
 
 def test_a_hang_is_restarted_and_the_second_on_a_node_replaces_it() -> None:
-    hang = Evidence(late=(Overdue(2, "b", "STEP", 3.0, 9),), deaths=died(w.GLOO_TIMEOUT).deaths)
+    hang = Evidence(late=(LateRank(2, "b", "STEP", 63.0, 60.0, 9),), deaths=died(w.GLOO_TIMEOUT).deaths, n_nodes=2)
     once, _, twice = judged(hang, died(w.KEY), hang)
+    assert once.sentence == "rank 2 on node b hung: 63 s in step, which may take 60 s"
     assert (once.kind, once.act, once.rank) == (Kind.PROCESS, Act.RESTART, 2)
     assert (twice.act, twice.nodes) == (Act.REPLACE, ("b",))
 
 
 def test_an_exception_explains_why_others_are_late() -> None:
-    evidence = Evidence(late=(Overdue(2, "b", "STEP", 3.0),), deaths=died(w.KEY).deaths)
+    evidence = Evidence(late=(LateRank(2, "b", "STEP", 63.0, 60.0),), deaths=died(w.KEY).deaths)
     assert judge(evidence, Past(), allow_skip=False).kind is Kind.USER
 
 
@@ -287,9 +315,12 @@ EVIDENCE = st.builds(
     Evidence,
     deaths=st.lists(DEATHS, max_size=4).map(tuple),
     lost=st.lists(NODES.filter(bool), max_size=2).map(tuple),
-    late=st.lists(st.builds(Overdue, st.integers(0, 7), NODES, st.just("STEP"), st.just(1.0)), max_size=2).map(tuple),
+    late=st.lists(
+        st.builds(LateRank, st.integers(0, 7), NODES, st.just("STEP"), st.just(9.0), st.just(1.0)), max_size=2
+    ).map(tuple),
     bad=st.lists(st.tuples(NODES.filter(bool), st.just("it is slow")), max_size=2).map(tuple),
     out_of_memory=st.lists(NODES, max_size=1).map(tuple),
+    n_nodes=st.integers(1, 3),
     asked=st.booleans(),
 )
 
@@ -306,7 +337,7 @@ def test_every_verdict_is_whole_and_the_past_survives_a_journal(many: list[Evide
         assert not evidence.asked or verdict.act is Act.STOP
         assert verdict.sentence
         assert "\n" not in verdict.sentence
-        past = past.and_then(verdict)
+        past = past.after(verdict)
         assert msgspec.json.decode(msgspec.json.encode(past), type=Past) == past
         again = msgspec.json.decode(msgspec.json.encode(verdict), type=Verdict)
         assert again == verdict

@@ -3,10 +3,9 @@
 Only restarts *without progress* count. Progress is a step beyond the best of all attempts before: steps done again
 after a restore are none. Nothing else gives restarts back: no time, no other controller, no node that joins.
 
-There is no bound on restarts *with* progress by default. A job of thousands of GPUs is interrupted several times a day
-for two months, and each of its attempts gets on: a bound that stops a job which crawls would stop that one too, and a
-count cannot tell them apart. So ``n_total`` is counted and shown, goodput says what it costs, and who pays may set
-``max_total``.
+There is no bound on restarts *with* progress. A job of thousands of GPUs is interrupted several times a day for two
+months, and each of its attempts gets on: a bound that stops a job which crawls would stop that one too, and a count
+cannot tell them apart. So ``total`` is counted to be shown, and goodput says what it costs.
 
 The wait: the first restart without progress is immediate, the next waits 1 s, then 2, 4, ... up to 30, each times 0.5
 to 1.5 by chance, so that jobs which lost the same store do not come back in step.
@@ -16,63 +15,34 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from perdure.errors import CallError
-
 __all__ = ["Budget", "backoff_s"]
 
 _BACKOFF_S, _MAX_BACKOFF_S = 1.0, 30.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Budget:
-    """What is left of a job's restarts.
+    """What was spent of a job's restarts: ``restarts`` in a row have brought no new step, ``total`` were all.
 
-    >>> budget = Budget(max_restarts=1).spend()
-    >>> budget.refusal
-    '1 restart in a row brought no new step'
-    >>> budget.reached(7).refusal is None
-    True
+    >>> budget, delay_s = Budget().spend(chance=0.5)
+    >>> budget.spent(1), budget.progressed().spent(1)
+    (True, False)
     """
 
-    max_restarts: int
-    "Restarts in a row that may end without a new step."
-    max_total: int | None = None
-    "Restarts of the job altogether; None for any number."
-    best_step: int = 0
-    "The furthest step that any attempt has completed."
-    n_in_a_row: int = 0
-    "Restarts since the last new step."
-    n_total: int = 0
-    "All restarts."
+    restarts: int = 0
+    total: int = 0
 
-    def __post_init__(self) -> None:
-        if self.max_restarts < 0 or (self.max_total is not None and self.max_total < 0):
-            raise CallError(f"restarts may be 0 or more, not {self.max_restarts} in a row, {self.max_total} altogether")
+    def progressed(self) -> Budget:
+        """The budget after a step beyond the best of all attempts."""
+        return replace(self, restarts=0)
 
-    def reached(self, step: int) -> Budget:
-        """The budget after an attempt has completed ``step``."""
-        return self if step <= self.best_step else replace(self, best_step=step, n_in_a_row=0)
+    def spent(self, max_restarts: int) -> bool:
+        """Whether ``max_restarts`` in a row have brought no new step."""
+        return self.restarts >= max_restarts
 
-    @property
-    def refusal(self) -> str | None:
-        """Why there may be no other restart, as a sentence; None if there may."""
-        if self.max_restarts == 0:
-            return "no restart is allowed (max_restarts is 0)"
-        if self.n_in_a_row >= self.max_restarts:
-            return f"{_restarts(self.n_in_a_row)} in a row brought no new step"
-        if self.max_total is not None and self.n_total >= self.max_total:
-            return f"{_restarts(self.n_total)} have been made, and no more are allowed (max_total)"
-        return None
-
-    def delay_s(self, *, chance: float) -> float:
-        """How long the next restart waits; ``chance`` is in 0 .. 1."""
-        return backoff_s(self.n_in_a_row, chance=chance)
-
-    def spend(self) -> Budget:
-        """The budget after one more restart. Raises `CallError` if there may be none."""
-        if (refusal := self.refusal) is not None:
-            raise CallError(f"there may be no other restart: {refusal}")
-        return replace(self, n_in_a_row=self.n_in_a_row + 1, n_total=self.n_total + 1)
+    def spend(self, *, chance: float) -> tuple[Budget, float]:
+        """The budget after one more restart, and how long that waits, in seconds; ``chance`` is in 0 .. 1."""
+        return Budget(self.restarts + 1, self.total + 1), backoff_s(self.restarts, chance=chance)
 
 
 def backoff_s(n_before: int, *, chance: float) -> float:
@@ -84,7 +54,3 @@ def backoff_s(n_before: int, *, chance: float) -> float:
     if n_before == 0:
         return 0.0
     return min(_MAX_BACKOFF_S, _BACKOFF_S * 2.0 ** min(n_before - 1, 10)) * (0.5 + chance)
-
-
-def _restarts(n: int) -> str:
-    return f"{n} restart" if n == 1 else f"{n} restarts"

@@ -173,7 +173,7 @@ def read(death: Death, *, out_of_memory: bool = False) -> Reading:
     """Return what ``death`` means; ``out_of_memory`` if its node's kernel killed for memory since the attempt began."""
     number = death.by_signal
     if death.code in (CallError.exit_code, NeedsPerson.exit_code):
-        return Reading(Kind.USER, Means.HOPELESS, "says that trying again cannot help")
+        return Reading(Kind.USER, Means.HOPELESS, "failed, and its exit code says that a restart cannot help")
     if number == signal.SIGKILL and out_of_memory:
         return Reading(Kind.PROCESS, Means.UNCLEAR, "was killed by the kernel because memory ran out", True)
     if number == signal.SIGKILL or number in _ABRUPT:
