@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from perdure.adapters.torch.attach import Run, attach
+from perdure.adapters.torch.attach import attach
+from perdure.adapters.torch.run import Run
 from perdure.progress import Page, Phase, Record
 
 from .conftest import SHORT

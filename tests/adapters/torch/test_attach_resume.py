@@ -16,8 +16,9 @@ import torch.distributed as dist
 from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
-from perdure.adapters.torch.attach import Run, attach
+from perdure.adapters.torch.attach import attach
 from perdure.adapters.torch.checkpointer import Checkpointer
+from perdure.adapters.torch.run import Run
 from perdure.errors import BlobMissing, CallError, NeedsPerson
 from perdure.events import read_log
 
