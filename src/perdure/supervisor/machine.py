@@ -652,9 +652,9 @@ class Machine:
         self._exam = None
         budget, delay_s = self.job.budget.spend(chance=self._rng.random())
         self._due_s = self._now + delay_s
-        self._set(budget=budget, past=self.job.past.after(verdict, tuple(self._deaths)), reason=verdict.sentence)
-        if verdict.act is Act.ROLL_BACK and verdict.step is not None:
-            self._set(restore_before=verdict.step, skip=(verdict.step, verdict.step))
+        self._set(budget=budget, past=self.job.past.after(verdict), reason=verdict.sentence)
+        if verdict.skip is not None:
+            self._set(restore_before=verdict.skip[0], skip=verdict.skip)
         when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
         lines = last_words(self._deaths, name_nodes=self._several())
         self._say(Notice(text=f"{verdict.sentence}; starting all ranks again {when}"), lines=lines)
