@@ -1,4 +1,4 @@
-"""Probes that go wrong in each way that a real one can: run by `perdure.supervisor.checks` in processes of their own."""
+"""Probes that go wrong in each way that a real one can, for `perdure.supervisor.checks` to run."""
 
 from __future__ import annotations
 

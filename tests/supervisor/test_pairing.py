@@ -16,7 +16,9 @@ def named(count: int) -> list[str]:
     return [f"n{i}" for i in range(count)]
 
 
-def measured(groups: tuple[Group, ...], own_s: dict[str, float], bad: set[str], *, alone_too: bool) -> dict[Group, float | None]:
+def measured(
+    groups: tuple[Group, ...], own_s: dict[str, float], bad: set[str], *, alone_too: bool
+) -> dict[Group, float | None]:
     """What groups report: as slow as their slowest node, failed if one is bad (a node alone: only if ``alone_too``)."""
     return {
         group: None
@@ -34,7 +36,9 @@ def two_rounds(own_s: dict[str, float], bad: set[str] = frozenset(), *, alone_to
 
 
 @given(st.data(), st.integers(3, 41), st.booleans())
-def test_one_bad_node_among_three_or_more_is_found_and_nobody_else(data: st.DataObject, count: int, alone: bool) -> None:
+def test_one_bad_node_among_three_or_more_is_found_and_nobody_else(
+    data: st.DataObject, count: int, alone: bool
+) -> None:
     own_s = {node: data.draw(NORMAL_S) for node in named(count)}
     bad = data.draw(st.sampled_from(named(count)))
     judged = two_rounds(own_s, {bad}, alone_too=alone)

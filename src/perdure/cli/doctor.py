@@ -29,7 +29,8 @@ from perdure.store.file_system import file_system_of
 from perdure.store.io_choice import NATIVE, uring_refusal
 from perdure.store.probe import Probe, probe
 from perdure.store.remembered import choose_io
-from perdure.supervisor.checks import PROBES, Context, Probe, Result, run
+from perdure.supervisor.checks import PROBES, Context, Result, run
+from perdure.supervisor.checks import Probe as Check
 
 __all__ = ["Finding", "main"]
 
@@ -42,8 +43,8 @@ _NVIDIA = "/proc/driver/nvidia"
 
 CHECKS = {
     **PROBES,
-    "gpu-matmul": Probe(f"{_GPU_CHECK}:matmul", 90.0, "matrix products on each GPU against known digests"),
-    "gpu-copy": Probe(f"{_GPU_CHECK}:copy", 90.0, "copies to each GPU and back"),
+    "gpu-matmul": Check(f"{_GPU_CHECK}:matmul", 90.0, "matrix products on each GPU against known digests"),
+    "gpu-copy": Check(f"{_GPU_CHECK}:copy", 90.0, "copies to each GPU and back"),
 }
 """All checks of a node: those of the supervisor, and those of the adapter for PyTorch."""
 
@@ -84,7 +85,7 @@ def main(args: argparse.Namespace) -> int:
         print(json.dumps(found))
     else:
         show([*findings, *map(as_finding, results)], race)
-    return int(any(found.word == "problem" for found in (*findings, *results)))
+    return int("problem" in {finding.word for finding in findings} | {result.word for result in results})
 
 
 def alone(names: list[str], context: Context, deadline: Deadline, *, as_json: bool) -> int:

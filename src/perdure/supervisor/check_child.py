@@ -34,7 +34,9 @@ def main(name: str, where: str, context: str) -> int:
         result = getattr(importlib.import_module(module), function)(told)
     except PerdureError as error:
         says, _, do = error.message.partition("; ")
-        result = Result(check=name, word="problem", says=says, do=do or "see to it, then check again", facts=error.facts)
+        result = Result(
+            check=name, word="problem", says=says, do=do or "see to it, then check again", facts=error.facts
+        )
     line = msgspec.json.encode(msgspec.structs.replace(result, check=name))
     sys.stdout.buffer.write(line + b"\n")
     sys.stdout.flush()

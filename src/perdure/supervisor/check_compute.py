@@ -2,7 +2,7 @@
 
 A core that computes wrong without a word is rare and poisons a whole job. The operands are whole numbers, so small that
 every partial sum is exact in the type used; then no order of additions, no fused multiply-add, no library and no vector
-width changes a bit, and one digest holds for every healthy machine, for NumPy and for `perdure.adapters.torch.gpu_check`.
+width changes a bit, and one digest holds for every healthy machine, for NumPy and `perdure.adapters.torch.gpu_check`.
 """
 
 from __future__ import annotations

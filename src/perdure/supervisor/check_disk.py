@@ -77,10 +77,15 @@ def disk(context: Context) -> Result:
             do="choose another file system (`perdure doctor DIR` says more)",
             facts=facts,
         )
-    says = f"{nbytes >> 20} MiB written, synced and read back in {folder} ({facts['write_bytes_per_s'] / 1e6:.0f} MB/s to durable)"
-    if nbytes / max(wrote_s, 1e-9) < _SLOW_BYTES_PER_S:
+    rate = nbytes / max(wrote_s, 1e-9)
+    says = f"{nbytes >> 20} MiB written, synced and read back in {folder} ({rate / 1e6:.0f} MB/s to durable)"
+    if rate < _SLOW_BYTES_PER_S:
         return Result(
-            check="disk", word="note", says=says, do="saves will take long; look at what else uses the disk", facts=facts
+            check="disk",
+            word="note",
+            says=says,
+            do="saves will take long; look at what else uses the disk",
+            facts=facts,
         )
     return Result(check="disk", word="ok", says=says, facts=facts)
 

@@ -218,7 +218,9 @@ def _read(*, events: bool) -> tuple[list[Gpu] | None, str]:
         return None, "the package nvidia-ml-py is not installed (pip install 'perdure[metrics]')"
     try:
         with _opened() as nvml:
-            handles = {index: _call(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount())}
+            handles = {
+                index: _call(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount())
+            }
             gpus = [_one(nvml, index, handle, lost) for index, (handle, lost) in handles.items()]
             if events:
                 _watch(nvml, {index: handle for index, (handle, _) in handles.items() if handle is not None}, gpus)
@@ -320,7 +322,9 @@ def _none(check: str, why: str, expected: int | None) -> Result:
         )
     if why == "no NVIDIA driver is loaded":
         return Result(check=check, word="ok", says=f"no GPU to look at: {why}")
-    return Result(check=check, word="note", says=f"GPUs cannot be looked at: {why}", do="see to it, or use another node")
+    return Result(
+        check=check, word="note", says=f"GPUs cannot be looked at: {why}", do="see to it, or use another node"
+    )
 
 
 def _text(value: Any) -> str:

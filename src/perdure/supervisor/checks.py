@@ -36,7 +36,7 @@ _TAIL = 400
 
 
 class Result(msgspec.Struct, frozen=True, kw_only=True):
-    """What a check found: ``problem`` if the node should not be used, ``note`` if it can be and somebody should know."""
+    """What a check found: ``problem`` if the node should not be used, ``note`` if it can be but people should know."""
 
     check: str
     word: Word
@@ -78,7 +78,7 @@ class Context(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A function of a `Context` that returns a `Result`: where it is (``module:function``), and how long it may take."""
+    """A function from `Context` to `Result`: where it is (``module:function``), and how long it may take."""
 
     where: str
     deadline_s: float

@@ -14,7 +14,7 @@ import msgspec
 
 from perdure.errors import CallError, FormatRefused
 
-__all__ = ["Cordon", "Cordoned", "Fault", "Rules", "Ruling"]
+__all__ = ["DEFAULT_RULES", "Cordon", "Cordoned", "Fault", "Rules", "Ruling"]
 
 _DAY_S = 86400.0
 
@@ -42,6 +42,9 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
             raise CallError("expiry_s, window_s and lemon_expiry_s must be more than 0 seconds")
 
 
+DEFAULT_RULES = Rules()
+
+
 class Cordoned(msgspec.Struct, frozen=True):
     """A node that is out from ``since_s`` to before ``until_s``, in seconds since 1970."""
 
@@ -60,7 +63,7 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 class Ruling(NamedTuple):
-    """What became of the wish to cordon a node: the new value (a refusal is remembered as a fault too), and a sentence."""
+    """What became of the wish to cordon a node: the new value (it remembers a refused fault too), and a sentence."""
 
     cordon: Cordon
     done: bool
@@ -81,7 +84,14 @@ class Cordon(msgspec.Struct, frozen=True):
     faults: tuple[Fault, ...] = ()
 
     def cordon(
-        self, node: str, reason: str, now: float, expiry_s: float | None = None, *, n_nodes: int, rules: Rules = Rules()
+        self,
+        node: str,
+        reason: str,
+        now: float,
+        expiry_s: float | None = None,
+        *,
+        n_nodes: int,
+        rules: Rules = DEFAULT_RULES,
     ) -> Ruling:
         """Take ``node`` out for ``expiry_s`` (a lemon longer), unless too many of ``n_nodes`` are out already.
 
@@ -128,7 +138,7 @@ class Cordon(msgspec.Struct, frozen=True):
             tuple(fault for fault in self.faults if fault.node != node),
         )
 
-    def pruned(self, now: float, *, rules: Rules = Rules()) -> Cordon:
+    def pruned(self, now: float, *, rules: Rules = DEFAULT_RULES) -> Cordon:
         """Without what is over and what is too long ago."""
         return Cordon(self.out(now), tuple(fault for fault in self.faults if now - fault.at_s < rules.window_s))
 

@@ -32,7 +32,7 @@ _SLOW = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What two rounds tell: nodes that are bad, nodes that are slow, nodes of which it cannot be said; a sentence each."""
+    """What two rounds tell: which nodes are bad, which slow, of which it cannot be said; a sentence each."""
 
     bad: tuple[str, ...] = ()
     stragglers: tuple[str, ...] = ()
@@ -118,7 +118,9 @@ def judge(results1: Results, results2: Results, *, slow: float = _SLOW) -> Judge
     for group in failed:
         for node in group:
             if node in cleared:
-                says.setdefault(node, f"{node} failed in one group and passed in another: a fault that passes, or another's")
+                says.setdefault(
+                    node, f"{node} failed in one group and passed in another: a fault that passes, or another's"
+                )
     timed = [(group, seconds) for group, seconds in trials if seconds is not None and len(group) > 1]
     usual_s = sorted(seconds for _, seconds in timed)[(len(timed) - 1) // 2] if timed else 0.0
     # Three gather twice the bytes of two, so a group of three is late at twice the time, but prompt at the time of two.
@@ -163,16 +165,15 @@ def _why_unsure(node: str, nodes: Sequence[str], failed: Sequence[Group]) -> str
     groups = [group for group in failed if node in group]
     others = sorted({other for group in groups for other in group} - {node})
     if len(nodes) == 2:
-        return f"{node} and {others[0]} fail together and pass alone: which of them, or the link between them, cannot be told apart"
+        pair = f"{node} and {others[0]}"
+        return f"{pair} fail together and pass alone: which of them, or the link between them, cannot be told apart"
     return f"{node} failed beside {', '.join(others)} and passed beside nobody: they cannot be told apart in two rounds"
 
 
 def _check(nodes: Sequence[str], results: Results) -> None:
     told = [node for group in results for node in group]
     if sorted(told) != sorted(nodes):
-        raise CallError(
-            "the results of a round must name each node once", nodes=sorted(nodes), told=sorted(told)
-        )
+        raise CallError("the results of a round must name each node once", nodes=sorted(nodes), told=sorted(told))
 
 
 def _nth(groups: Iterable[Group], place: int) -> list[str]:

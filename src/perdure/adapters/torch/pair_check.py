@@ -16,7 +16,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -25,6 +25,7 @@ import torch
 import torch.distributed as dist
 
 from perdure.adapters.torch.gpu_check import wrong_products
+from perdure.errors import PerdureError
 from perdure.process.environ import Placement
 from perdure.supervisor.checks import Result
 
@@ -41,7 +42,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--nbytes", type=int, default=8 << 20, metavar="N", help="bytes that each rank sends a round")
     parser.add_argument("--backend", choices=("auto", "gloo", "nccl"), default="auto")
     args = parser.parse_args(argv)
-    place = Placement.read()
+    try:
+        place = Placement.read()
+    except PerdureError as error:
+        print(f"pair_check: {error}", file=sys.stderr)
+        return error.exit_code
     said = _Said(place.rank)
     watch = threading.Thread(target=said.give_up, args=(args.deadline,), daemon=True, name="deadline")
     watch.start()
@@ -49,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = _compare(place, args, said)
     except Exception as error:
         # Whatever torch raises here (and it raises everything) means that this group did not do its work.
-        problem = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else 'no message'}"
-        result = _result("problem", f"the group failed while {said.phase}: {problem}", rank=place.rank)
+        first_line = str(error).strip().partition("\n")[0]
+        says = f"the group failed while {said.phase}: {type(error).__name__}: {first_line}"
+        result = _result("problem", says, rank=place.rank)
     said.say(result)
     if dist.is_initialized() and result.word == "ok":
         dist.destroy_process_group()
@@ -101,13 +107,14 @@ def _compare(place: Placement, args: argparse.Namespace, said: _Said) -> Result:
             work_s = gather_s = 0.0
             began = time.monotonic()
         said.phase = f"computing in round {max(turn, 0)}"
-        found, seconds = _timed(device, lambda: wrong_products(device, repeats=2))
-        wrong += found
-        work_s += seconds
+        start = time.monotonic()
+        wrong += wrong_products(device, repeats=2)
+        _work(device)
+        computed = time.monotonic()
         said.phase = f"gathering in round {max(turn, 0)}"
-        garbled, seconds = _timed(device, lambda turn=turn: _gather(place, device, args.nbytes, turn))
-        gather_s += seconds
-        wrong += [f"bytes from rank {rank}" for rank in garbled]
+        wrong += [f"bytes from rank {rank}" for rank in _gather(place, device, args.nbytes, turn)]
+        work_s += computed - start
+        gather_s += time.monotonic() - computed
     took_s = time.monotonic() - began
     facts: dict[str, Any] = {
         "rank": place.rank,
@@ -123,6 +130,16 @@ def _compare(place: Placement, args: argparse.Namespace, said: _Said) -> Result:
     return _result("ok", f"{args.rounds} rounds with {place.world} ranks in {took_s:.3g} s", **facts)
 
 
+def _work(device: torch.device) -> None:
+    """Products that are large enough for a slowed device to be late."""
+    size, count = (4096, 64) if device.type == "cuda" else (512, 8)
+    a = torch.ones(size, size, dtype=torch.bfloat16 if device.type == "cuda" else torch.float32, device=device)
+    for _ in range(count):
+        torch.mm(a, a)
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
 def _gather(place: Placement, device: torch.device, nbytes: int, turn: int) -> list[int]:
     """Gather ``nbytes`` of each rank; return the ranks whose bytes are not what they must have sent."""
     parts = [torch.empty(nbytes // 8, dtype=torch.int64, device=device) for _ in range(place.world)]
@@ -132,14 +149,6 @@ def _gather(place: Placement, device: torch.device, nbytes: int, turn: int) -> l
 
 def _block(rank: int, turn: int, nbytes: int, device: torch.device) -> torch.Tensor:
     return torch.arange(nbytes // 8, dtype=torch.int64, device=device) * -0x61C8864680B583EB + (rank << 32) + turn
-
-
-def _timed(device: torch.device, work: Callable[[], Any]) -> tuple[Any, float]:
-    began = time.monotonic()
-    done = work()
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return done, time.monotonic() - began
 
 
 def _result(word: str, says: str, **facts: Any) -> Result:
