@@ -32,6 +32,8 @@ __all__ = ["PROBES", "Context", "Probe", "Result", "Word", "run", "worst"]
 Word = Literal["ok", "note", "problem"]
 
 _KILL_S = 1.0
+_START_S = 1.0
+_HANGS = "what it needs hangs: look into the kernel log, and restart the node if nothing is found"
 _TAIL = 400
 
 
@@ -125,10 +127,18 @@ def run(
     ]
     for thread in threads:
         thread.start()
-    for _ in threads:
-        yield results.get()
-    for thread in threads:
-        thread.join()
+    waiting = dict.fromkeys(names)
+    allowed_s = max((min(probes[name].deadline_s, deadline.left()) for name in names), default=0.0)
+    answers = Deadline.after(allowed_s + _KILL_S + _START_S, "checks")
+    while waiting:
+        try:
+            result = results.get(timeout=answers.left())
+        except queue.Empty:  # not even a process could be started: the disk with the interpreter hangs
+            for name in waiting:
+                yield _problem(name, f"no process started for it within {allowed_s:.3g} s", _HANGS)
+            return
+        del waiting[result.check]
+        yield result
 
 
 def worst(results: Sequence[Result]) -> Word:
@@ -157,9 +167,8 @@ def _examine(name: str, probe: Probe, context: str, deadline: Deadline) -> Resul
     if process.returncode == 0:
         with contextlib.suppress(msgspec.DecodeError, IndexError, CallError):
             result = msgspec.json.decode(out.splitlines()[-1], type=Result)
-            return msgspec.structs.replace(
-                result, facts={**result.facts, "seconds": round(time.monotonic() - began, 3)}
-            )
+            facts = {**result.facts, "seconds": round(time.monotonic() - began, 3)}
+            return msgspec.structs.replace(result, check=name, facts=facts)
     tail = err.decode(errors="replace").strip()[-_TAIL:]
     how = _ended(process.returncode)
     return _problem(
@@ -191,7 +200,7 @@ def _given_up(name: str, process: subprocess.Popen[bytes], allowed_s: float) -> 
     return _problem(
         name,
         says,
-        "whatever it tests hangs: look into the kernel log, and restart the node if nothing is found",
+        _HANGS,
         killed=died,
         **facts,
     )
