@@ -160,6 +160,19 @@ def test_a_problem_that_a_check_finds_is_one_of_the_doctor(
     assert "-> take the node out" in out
 
 
+def test_a_folder_that_hung_its_check_is_not_touched_again(
+    capsys: pytest.CaptureFixture[str], checks: list[Result], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says, facts = "no answer within 30 s; given up", {"killed": False}
+    checks[0] = Result(check="disk", word="problem", says=says, do="look into the kernel log", facts=facts)
+
+    def touched(path: str) -> None:
+        raise AssertionError(path)
+
+    monkeypatch.setattr(doctor, "folder", touched)
+    assert words(capsys, str(tmp_path), code=1)["disk"] == "problem"
+
+
 def test_wrong_calls_are_refused_with_a_sentence(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     assert main(["doctor", "--calibrate"]) == 64
     assert "needs the folder" in capsys.readouterr().err

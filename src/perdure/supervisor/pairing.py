@@ -7,8 +7,9 @@ suspect beside a partner that has just passed. The idea is that of DLRover's nod
 Theory. A node is *cleared* if a group of at least two nodes with it passed: then it is good. A node is *bad* if a group
 failed in which all others are cleared, or if it failed alone. So a good node is never called bad, however many others
 are, as long as a group fails when and only when one of its nodes is bad. And one bad node among four or more is always
-found: its first partners are all cleared, or all but it are, in the second round. Slowness is judged in the same way,
-with "much slower than most groups" for "failed", among groups that passed.
+found: its first partners are all cleared, or all but it are, in the second round. A node that failed only beside bad
+ones is not suspected. Slowness is judged in the same way, with "much slower than most groups" for "failed", among
+groups that passed.
 
 Three nodes are two groups a round, of which one is a node alone. If a node fails beside both others, it is called bad;
 that both others are bad instead is possible and is said. Two nodes cannot be told apart but by running alone.
@@ -26,6 +27,9 @@ __all__ = ["Group", "Judged", "Results", "first_round", "judge", "second_round"]
 Group = tuple[str, ...]
 Results = Mapping[Group, float | None]
 """Seconds that each group took; None if it failed or did not end in time."""
+
+Trials = Sequence[tuple[Group, float | None]]
+"""Groups of both rounds, with their seconds."""
 
 _SLOW = 2.0
 
@@ -96,46 +100,60 @@ def judge(results1: Results, results2: Results, *, slow: float = _SLOW) -> Judge
     _check(nodes, results1)
     _check(nodes, results2)
     trials = [*results1.items(), *results2.items()]
-    says: dict[str, str] = {}
-
-    failed = [group for group, seconds in trials if seconds is None]
-    cleared = {node for group, seconds in trials if seconds is not None and len(group) > 1 for node in group}
-    bad = _blamed(failed, cleared)
-    for node in nodes:
-        if node in bad:
-            says[node] = _why_bad(node, failed)
-    if len(nodes) == 3 and not bad:
-        beside_both = [node for node in nodes if sum(node in group and len(group) == 2 for group in failed) == 2]
-        for node in beside_both:
-            bad = {node}
-            a, b = (other for other in nodes if other != node)
-            says[node] = f"{node} failed beside {a} and beside {b}: it is bad, or both of them are"
-    unsure = [node for node in nodes if node not in bad and any(node in group for group in failed)]
-    unsure = [node for node in unsure if node not in cleared and not _explained(node, failed, bad, nodes)]
-    for node in unsure:
-        says[node] = _why_unsure(node, nodes, failed)
-
-    for group in failed:
-        for node in group:
-            if node in cleared:
-                says.setdefault(
-                    node, f"{node} failed in one group and passed in another: a fault that passes, or another's"
-                )
-    timed = [(group, seconds) for group, seconds in trials if seconds is not None and len(group) > 1]
-    usual_s = sorted(seconds for _, seconds in timed)[(len(timed) - 1) // 2] if timed else 0.0
-    # Three gather twice the bytes of two, so a group of three is late at twice the time, but prompt at the time of two.
-    late = [group for group, seconds in timed if seconds > slow * usual_s * (len(group) - 1)]
-    prompt = {node for group, seconds in timed if seconds <= slow * usual_s for node in group}
-    stragglers = _blamed(late, prompt) - bad
-    for node in stragglers:
-        took_s = min(seconds for group, seconds in timed if node in group)
-        says[node] = f"{node} is slow: {took_s:.3g} s in its best group, {usual_s:.3g} s in most"
+    bad, unsure, says = _from_failures(nodes, trials)
+    stragglers = {node: sentence for node, sentence in _from_seconds(trials, slow).items() if node not in bad}
     return Judged(
         bad=tuple(node for node in nodes if node in bad),
         stragglers=tuple(node for node in nodes if node in stragglers),
         unsure=tuple(unsure),
-        says=says,
+        says={**says, **stragglers},
     )
+
+
+def _from_failures(nodes: Sequence[str], trials: Trials) -> tuple[set[str], list[str], dict[str, str]]:
+    """Nodes that are bad, nodes of which it cannot be said, and a sentence for whatever failed unexplained."""
+    says: dict[str, str] = {}
+    failed = [group for group, seconds in trials if seconds is None]
+    cleared = {node for group, seconds in trials if seconds is not None and len(group) > 1 for node in group}
+    bad = _blamed(failed, cleared)
+    for node in bad:
+        says[node] = _why_bad(node, failed)
+    if len(nodes) == 3 and not bad:
+        for node in nodes:
+            if sum(node in group and len(group) == 2 for group in failed) == 2:
+                bad = {node}
+                a, b = (other for other in nodes if other != node)
+                says[node] = f"{node} failed beside {a} and beside {b}: it is bad, or both of them are"
+    unsure = []
+    for node in nodes:
+        its = [group for group in failed if node in group]
+        explained = all(bad & set(group) for group in its)
+        if node in bad or not its or (explained and node in cleared):
+            continue
+        if node in cleared:
+            says[node] = f"{node} failed in one group and passed in another: a fault that passes, or another's"
+        elif explained:
+            says[node] = f"{node} failed only beside a node that is bad; it has passed beside nobody yet"
+        else:
+            unsure.append(node)
+            says[node] = _why_unsure(node, nodes, its)
+    return bad, unsure, says
+
+
+def _from_seconds(trials: Trials, slow: float) -> dict[str, str]:
+    """The nodes that are slow, and a sentence each."""
+    timed = [(group, seconds) for group, seconds in trials if seconds is not None and len(group) > 1]
+    if not timed:
+        return {}
+    usual_s = sorted(seconds for _, seconds in timed)[(len(timed) - 1) // 2]
+    # Three gather twice the bytes of two, so a group of three is late at twice the time, but prompt at the time of two.
+    late = [group for group, seconds in timed if seconds > slow * usual_s * (len(group) - 1)]
+    prompt = {node for group, seconds in timed if seconds <= slow * usual_s for node in group}
+    says = {}
+    for node in _blamed(late, prompt):
+        best_s = min(seconds for group, seconds in timed if node in group)
+        says[node] = f"{node} is slow: {best_s:.3g} s in its best group, {usual_s:.3g} s in most"
+    return says
 
 
 def _blamed(wrong: Iterable[Group], cleared: set[str]) -> set[str]:
@@ -148,11 +166,6 @@ def _blamed(wrong: Iterable[Group], cleared: set[str]) -> set[str]:
     return blamed
 
 
-def _explained(node: str, failed: Sequence[Group], bad: set[str], nodes: Sequence[str]) -> bool:
-    """Whether three nodes have a bad one that every failure of ``node`` was beside."""
-    return len(nodes) == 3 and all(bad & set(group) for group in failed if node in group)
-
-
 def _why_bad(node: str, failed: Sequence[Group]) -> str:
     groups = [group for group in failed if node in group]
     if (node,) in groups:
@@ -161,8 +174,7 @@ def _why_bad(node: str, failed: Sequence[Group]) -> str:
     return f"{node} failed beside {beside}, where the others pass without it"
 
 
-def _why_unsure(node: str, nodes: Sequence[str], failed: Sequence[Group]) -> str:
-    groups = [group for group in failed if node in group]
+def _why_unsure(node: str, nodes: Sequence[str], groups: Sequence[Group]) -> str:
     others = sorted({other for group in groups for other in group} - {node})
     if len(nodes) == 2:
         pair = f"{node} and {others[0]}"
