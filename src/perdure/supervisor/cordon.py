@@ -8,13 +8,11 @@ cordoned at once, and a node that was at fault again and again (a *lemon*) stays
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from perdure.errors import CallError, FormatRefused
 
-__all__ = ["DEFAULT_RULES", "Cordon", "Cordoned", "Fault", "Rules", "Ruling"]
+__all__ = ["DEFAULT_RULES", "Cordon", "Cordoned", "Fault", "Rules"]
 
 _DAY_S = 86400.0
 
@@ -23,7 +21,7 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """How many nodes may be out, and for how long."""
 
     max_share: float = 0.25
-    "Of all nodes that the job can have, cordoned at once; rounded down."
+    "Of all nodes that the job can have, cordoned at once; rounded down, but one of two or more unless it is 0."
     expiry_s: float = 6 * 3600.0
     "How long a node is out, where the caller names no time."
     lemon_faults: int = 3
@@ -41,6 +39,14 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         if min(self.expiry_s, self.window_s, self.lemon_expiry_s) <= 0:
             raise CallError("expiry_s, window_s and lemon_expiry_s must be more than 0 seconds")
 
+    def at_most(self, n_nodes: int) -> int:
+        """How many of ``n_nodes`` may be out at once.
+
+        >>> [Rules().at_most(n) for n in (1, 2, 7, 8, 1000)]
+        [0, 1, 1, 2, 250]
+        """
+        return max(int(self.max_share * n_nodes + 1e-9), 1 if self.max_share > 0 and n_nodes > 1 else 0)
+
 
 DEFAULT_RULES = Rules()
 
@@ -54,6 +60,10 @@ class Cordoned(msgspec.Struct, frozen=True):
     until_s: float
     lemon: bool = False
 
+    def __str__(self) -> str:
+        again = ", as it is at fault again and again" if self.lemon else ""
+        return f"{self.node} is cordoned for {_span(self.until_s - self.since_s)}{again}: {self.reason}"
+
 
 class Fault(msgspec.Struct, frozen=True):
     """A node was at fault."""
@@ -62,85 +72,77 @@ class Fault(msgspec.Struct, frozen=True):
     at_s: float
 
 
-class Ruling(NamedTuple):
-    """What became of the wish to cordon a node: the new value (it remembers a refused fault too), and a sentence."""
-
-    cordon: Cordon
-    done: bool
-    says: str
-
-
 class Cordon(msgspec.Struct, frozen=True):
     """The nodes that are out, and the faults that are remembered. Plain JSON for the journal.
 
-    >>> out = Cordon().cordon("node7", "wrong product on core 3", 1000.0, 60.0, n_nodes=8)
-    >>> out.says
-    'node7 is cordoned for 60 s: wrong product on core 3'
-    >>> out.cordon.is_cordoned("node7", 1059.0), out.cordon.is_cordoned("node7", 1060.0)
+    >>> cordon, refusal = Cordon().cordoned("node7", "wrong on core 3", now=1000.0, expiry_s=60.0, n_nodes=8)
+    >>> str(cordon.nodes[0]), refusal
+    ('node7 is cordoned for 60 s: wrong on core 3', None)
+    >>> cordon.is_cordoned("node7", now=1059.0), cordon.is_cordoned("node7", now=1060.0)
     (True, False)
     """
 
     nodes: tuple[Cordoned, ...] = ()
     faults: tuple[Fault, ...] = ()
 
-    def cordon(
+    def cordoned(
         self,
         node: str,
         reason: str,
-        now: float,
-        expiry_s: float | None = None,
         *,
+        now: float,
         n_nodes: int,
+        expiry_s: float | None = None,
         rules: Rules = DEFAULT_RULES,
-    ) -> Ruling:
+    ) -> tuple[Cordon, str | None]:
         """Take ``node`` out for ``expiry_s`` (a lemon longer), unless too many of ``n_nodes`` are out already.
 
+        Returns the new value, which remembers the fault in either case, and the refusal, a sentence, if it is one.
         ``n_nodes`` counts those that are cordoned and spares too. A node that is out already stays out until the later
         of the two times.
         """
         wanted_s = rules.expiry_s if expiry_s is None else expiry_s
         if wanted_s <= 0:
             raise CallError(f"a cordon of {wanted_s:g} s is none; give more than 0 seconds", node=node)
-        kept = self.pruned(now, rules=rules)
+        kept = self.pruned(now=now, rules=rules)
         faults = (*kept.faults, Fault(node, now))
-        n_faults = sum(fault.node == node for fault in faults)
-        lemon = n_faults >= rules.lemon_faults
-        until_s = now + (max(wanted_s, rules.lemon_expiry_s) if lemon else wanted_s)
         others = tuple(out for out in kept.nodes if out.node != node)
         before = next((out for out in kept.nodes if out.node == node), None)
-        at_most = int(rules.max_share * n_nodes + 1e-9)
+        at_most = rules.at_most(n_nodes)
         if before is None and len(others) + 1 > at_most:
-            says = (
+            return Cordon(kept.nodes, faults), (
                 f"{node} is not cordoned ({reason}): {len(others)} of {n_nodes} nodes are out already, and at most "
                 f"{at_most} may be (a share of {rules.max_share:g}); see to those that are out, or allow a larger share"
             )
-            return Ruling(Cordon(kept.nodes, faults), False, says)
-        since_s = now
+        lemon = sum(fault.node == node for fault in faults) >= rules.lemon_faults
+        entry = Cordoned(node, reason, now, now + (max(wanted_s, rules.lemon_expiry_s) if lemon else wanted_s), lemon)
         if before is not None:
-            since_s, until_s, lemon = before.since_s, max(until_s, before.until_s), lemon or before.lemon
-        entry = Cordoned(node, reason, since_s, until_s, lemon)
-        again = f"; it was at fault {n_faults} times in {_span(rules.window_s)}" if lemon else ""
-        says = f"{node} is cordoned for {_span(until_s - now)}: {reason}{again}"
-        return Ruling(Cordon((*others, entry), faults), True, says)
+            entry = msgspec.structs.replace(
+                entry,
+                since_s=before.since_s,
+                until_s=max(entry.until_s, before.until_s),
+                lemon=lemon or before.lemon,
+            )
+        return Cordon((*others, entry), faults), None
 
-    def is_cordoned(self, node: str, now: float) -> bool:
+    def is_cordoned(self, node: str, *, now: float) -> bool:
         """Whether ``node`` is out. A clock that was set back does not let it in early."""
         return any(out.node == node and now < out.until_s for out in self.nodes)
 
-    def out(self, now: float) -> tuple[Cordoned, ...]:
+    def out(self, *, now: float) -> tuple[Cordoned, ...]:
         """The nodes that are out, with their reasons."""
         return tuple(out for out in self.nodes if now < out.until_s)
 
-    def uncordon(self, node: str) -> Cordon:
+    def lifted(self, node: str) -> Cordon:
         """Let ``node`` in again and forget its faults: a person has seen to it."""
         return Cordon(
             tuple(out for out in self.nodes if out.node != node),
             tuple(fault for fault in self.faults if fault.node != node),
         )
 
-    def pruned(self, now: float, *, rules: Rules = DEFAULT_RULES) -> Cordon:
+    def pruned(self, *, now: float, rules: Rules = DEFAULT_RULES) -> Cordon:
         """Without what is over and what is too long ago."""
-        return Cordon(self.out(now), tuple(fault for fault in self.faults if now - fault.at_s < rules.window_s))
+        return Cordon(self.out(now=now), tuple(fault for fault in self.faults if now - fault.at_s < rules.window_s))
 
     def encode(self) -> bytes:
         """As JSON."""
