@@ -202,11 +202,7 @@ class Faults(RuleBasedStateMachine):
             facts = v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0)
             self.cluster._send(
                 node,
-                v.Late(
-                    node=node.name,
-                    attempt=node.attempt,
-                    ranks=(v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0),),
-                ),
+                v.Late(node=node.name, attempt=node.attempt, ranks=(facts,)),
             )
 
     @precondition(lambda self: self.cluster.now > 130)

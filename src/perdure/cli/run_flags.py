@@ -164,6 +164,7 @@ def add_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.envir
         metavar="S",
         help="seconds to wait for MIN nodes (600)",
     )
+    add("--orphan", type=float, default=30.0, metavar="S", help="seconds that ranks go on without a controller (30)")
     add("--node-timeout", type=float, default=3.0, metavar="S", help="silence after which a node is lost (3)")
     add(
         "--local-addr",

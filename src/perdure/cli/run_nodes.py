@@ -59,7 +59,7 @@ def run_nodes(
         pair_checks=args.pair_checks,
         phase_deadlines=args.phase_deadline,
         skip_bad_batch=args.skip_bad_batch,
-        waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout),
+        waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout, orphan_s=args.orphan),
     )
     log = Log(os.environ.get("PERDURE_EVENTS") or None)
     try:
