@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -123,7 +124,7 @@ def _joined_node(
     secret = _secret(args, spec.name, endpoint[0])
     spec = msgspec.structs.replace(spec, takeover=spec.max_nodes + spec.spares > 2)
     here = JobFolder(job_home(), spec.name)
-    start: Callable[[], None] | None = None
+    start: Callable[[], subprocess.Popen[bytes]] | None = None
     if first:
         folder = _prepared(spec)
         folder.keep_token(secret)
@@ -187,7 +188,7 @@ def _launcher(
     host: str,
     secret: bytes,
     addresses: Callable[[], list[Address]],
-    start: Callable[[], None] | None,
+    start: Callable[[], subprocess.Popen[bytes]] | None,
     take_over: Callable[[Memo], None] | None = None,
     speaks: bool = True,
 ) -> int:

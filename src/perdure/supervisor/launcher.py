@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -45,6 +45,7 @@ __all__ = ["Launcher", "LauncherConfig"]
 
 _PROGRESS_S = 0.2
 _START_S = 20.0
+_AGAIN_S = 0.5
 _LATE_LOOK_S = 0.5
 _CLOCK_ERROR_S = 0.5  # half of the time between two signs of life, and some
 _STOP_ALONE_S = 5.0
@@ -83,6 +84,14 @@ class LauncherConfig:
     "Whether ranks may be forked from an interpreter that has imported what they need."
 
 
+class Starting(Protocol):
+    """A controller's process that was started."""
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        ...
+
+
 class Launcher:
     """Runs this node's part of a job. ``env`` is what ranks inherit, ``addresses`` tells where a controller may be, and
     ``start_controller`` starts one (None: that is for others); ``take_over`` starts one here from the memo of another
@@ -96,7 +105,7 @@ class Launcher:
         *,
         secret: bytes,
         addresses: Callable[[], list[Address]],
-        start_controller: Callable[[], None] | None,
+        start_controller: Callable[[], Starting] | None,
         take_over: Callable[[m.Memo], None] | None = None,
         env: Mapping[str, str],
         log: Log,
@@ -109,6 +118,7 @@ class Launcher:
         self._config, self._env, self._log, self._clock = config, env, log, clock
         self._agent = agent or NoAgent()
         self._start_controller, self._take_over, self._secret = start_controller, take_over, secret
+        self._starting: Starting | None = None
         self._elsewhere: list[Address] = []
         self._memo: m.Memo | None = None
         self._survey: Survey | None = None
@@ -318,8 +328,11 @@ class Launcher:
                 self._link.drop()
             return
         if self._start_controller is not None and self._link.dead and now >= self._next_start_s:
-            self._next_start_s = now + 1.0
-            self._start_controller()
+            if (
+                self._starting is None or self._starting.poll() is not None
+            ):  # one at a time: two would race for the lock
+                self._next_start_s = now + _AGAIN_S
+                self._starting = self._start_controller()
         lost_s = self._link.lost_for_s()
         if welcome is None:
             if lost_s >= _START_S * (1 if self._start_controller else 10):
