@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from perdure import __version__
-from perdure.cli import agent, checkpoint, demo, doctor_parser, run
+from perdure.cli import agent, checkpoint, demo, doctor_parser, run, submit
 from perdure.errors import PerdureError
 
 __all__ = ["main"]
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"perdure {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, run, checkpoint, agent, doctor_parser):
+    for command in (demo, run, submit, checkpoint, agent, doctor_parser):
         command.add_parser(commands)
     args = parser.parse_args(argv)
     try:

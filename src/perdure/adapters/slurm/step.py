@@ -1,0 +1,106 @@
+"""Start the step of the launchers, pass on what it is told, and say how it ended.
+
+``srun`` kills its step at once when it gets SIGTERM itself, and prints at SIGINT. So it gets neither: it has a session
+of its own, and what arrives here goes to the step by ``scancel --signal``. Where Slurm tracks processes by cgroup that
+signal reaches the launchers alone; where it follows parents (``proctrack/linuxproc``) it reaches their ranks too.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from types import FrameType
+
+from perdure.adapters.slurm.engine import Start
+from perdure.clock import SYSTEM, Clock, Deadline
+from perdure.errors import CallError, NeedsPerson, TryAgain
+
+__all__ = ["ask", "run_step"]
+
+_LIBC = ctypes.CDLL(None, use_errno=True)
+_PR_SET_PDEATHSIG = 1
+_ASK_S = 30.0
+_POLL_S = 0.2
+
+
+def ask(*words: str, env: Mapping[str, str], timeout_s: float = _ASK_S) -> str:
+    """Run a command of Slurm's and return what it printed; raise `TryAgain` with its own words if it failed."""
+    try:
+        done = subprocess.run(
+            words, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=timeout_s, check=False
+        )
+    except FileNotFoundError:
+        raise CallError(f"there is no {words[0]} on PATH; run this where Slurm's commands are") from None
+    except subprocess.TimeoutExpired:
+        raise TryAgain(f"{words[0]} has not answered for {timeout_s:g} s; ask whether slurmctld is up") from None
+    if done.returncode != 0:
+        raise TryAgain(f"{words[0]}: {done.stderr.strip() or done.stdout.strip()}", code=done.returncode)
+    return done.stdout
+
+
+def run_step(start: Start, *, job: int, say: Callable[[str], None], clock: Clock = SYSTEM) -> int:
+    """Run the step to its end; return the highest exit code of its launchers (128 + signal for a killed one).
+
+    SIGTERM, SIGINT and SIGUSR1 of this process go to all launchers as they are. To be called in the main thread.
+    """
+    waiting: list[int] = []
+
+    def note(number: int, _frame: FrameType | None) -> None:
+        waiting.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    try:
+        try:
+            srun = subprocess.Popen(
+                start.command, env=start.env, start_new_session=True, preexec_fn=_end_with(os.getpid())
+            )
+        except FileNotFoundError:
+            raise CallError("there is no srun on PATH; run this where Slurm's commands are") from None
+        while True:
+            try:
+                code = srun.wait(_POLL_S)
+                return 128 - code if code < 0 else code
+            except subprocess.TimeoutExpired:
+                pass
+            while waiting:
+                _pass_on(waiting.pop(0), start, job, say, clock)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _pass_on(number: int, start: Start, job: int, say: Callable[[str], None], clock: Clock) -> None:
+    """Send a signal to the step; one that has not begun yet is awaited."""
+    name = signal.Signals(number).name
+    deadline = Deadline.after(_ASK_S, "the step of the launchers to begin", clock=clock)
+    try:
+        while (step := _step_id(start, job)) is None:
+            deadline.check()
+            clock.sleep(_POLL_S)
+        ask("scancel", f"--signal={name.removeprefix('SIG')}", step, env=start.env)
+        say(f"{name} passed on to the launchers of step {step}")
+    except (TryAgain, NeedsPerson) as error:
+        say(f"{name} could not be passed on to the launchers: {error}")
+
+
+def _step_id(start: Start, job: int) -> str | None:
+    listed = ask("squeue", "--steps", "--noheader", f"--jobs={job}", "--format=%i %j", env=start.env)
+    for line in listed.splitlines():
+        words: Sequence[str] = line.split()
+        if words[1:] == [start.step_name]:
+            return words[0]
+    return None
+
+
+def _end_with(parent: int) -> Callable[[], None]:
+    """Return what srun does before it is exec'ed: ask for SIGTERM, at which it ends its step, when ``parent`` dies."""
+    prctl, getppid, die = _LIBC.prctl, os.getppid, os._exit
+
+    def before_exec() -> None:
+        if prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0) != 0 or getppid() != parent:
+            die(127)
+
+    return before_exec
