@@ -17,14 +17,13 @@ from perdure.process import marked
 
 SRC = str(Path(__file__).parents[2] / "src")
 
-# argv: folder, nproc, max_restarts, grace, log folder or "-", then the command
+# argv: folder, nproc, then what `perdure run` is told
 LAUNCH = """
-import os, random, sys
-from perdure.events import Log
+import argparse, os, sys
+from perdure.cli import run
 from perdure.progress import Page
-from perdure.supervisor import Launcher, RunConfig
 
-folder, nproc, max_restarts, grace, log_dir, *command = sys.argv[1:]
+folder, nproc, *words = sys.argv[1:]
 
 class PageAgent:
     def begin_attempt(self, attempt):
@@ -34,14 +33,13 @@ class PageAgent:
         os.rename(folder + "/page.new", folder + "/page")
         with open(folder + "/attempts", "a") as file:
             file.write(attempt + "\\n")
-    def page(self): return self.pages[-1]
+    def page(self): return self.pages[-1] if hasattr(self, "pages") else None
     def poll(self): pass
     def release(self): open(folder + "/released", "w").close()
 
-config = RunConfig(nproc=int(nproc), command=tuple(command), max_restarts=int(max_restarts), grace_s=float(grace),
-                   log_dir=None if log_dir == "-" else log_dir)
-log = Log(folder + "/events")
-sys.exit(Launcher(config, env=os.environ, log=log, agent=PageAgent(), rng=random.Random(0)).run())
+parser = argparse.ArgumentParser()
+run.add_parser(parser.add_subparsers())
+sys.exit(run.main(parser.parse_args(["run", "--nproc", nproc, *words]), agent=PageAgent()))
 """
 
 # What every rank's script begins with: `record` is its record, `attempt` counts, `here` is the test's folder.
@@ -108,9 +106,15 @@ def launch(tmp_path: Path) -> Iterator[Launch]:
         bare: bool = True,
     ) -> Job:
         (tmp_path / "rank.py").write_text(RANK + script)
-        options = [str(tmp_path), str(nproc), str(max_restarts), str(grace_s), log_dir]
-        command = [sys.executable, *(["-S"] if bare else []), str(tmp_path / "rank.py")]
-        env = os.environ | {"PYTHONPATH": SRC, "TEST_FOLDER": str(tmp_path)}
+        options = [str(tmp_path), str(nproc), "--max-restarts", str(max_restarts), "--grace", str(grace_s)]
+        options += [] if log_dir == "-" else ["--log-dir", log_dir]
+        command = ["--no-python", "--", sys.executable, *(["-S"] if bare else []), str(tmp_path / "rank.py")]
+        env = os.environ | {
+            "PYTHONPATH": SRC,
+            "TEST_FOLDER": str(tmp_path),
+            "PERDURE_STATE": str(tmp_path / "state"),
+            "PERDURE_EVENTS": str(tmp_path / "events"),
+        }
         process = subprocess.Popen(
             [sys.executable, "-c", LAUNCH, *options, *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=env
         )

@@ -1,4 +1,4 @@
-"""``perdure run``: start a job's ranks on this node and keep it going.
+"""``perdure run``: start a job on this node or on several, and keep it going.
 
 Takes torchrun's spellings too, so that ``torchrun --nproc-per-node 4 train.py`` becomes ``perdure run --nproc-per-node
 4 train.py``. What needs time to import is imported when the job starts: ``--help`` is instant.
@@ -15,6 +15,7 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from perdure.cli.run_flags import EPILOG, add_flags
 from perdure.errors import CallError, PerdureError
 
 if TYPE_CHECKING:
@@ -22,65 +23,18 @@ if TYPE_CHECKING:
 
 __all__ = ["add_parser", "main"]
 
-_EPILOG = """\
-examples:
-  perdure run --nproc 4 -- python train.py --lr 3e-4
-  perdure run --nproc-per-node 8 train.py            (as with torchrun)
-
-exit code: 0 if every rank finished; that of the rank that failed first (128 + signal if it was killed);
-143 or 130 if the job was stopped by SIGTERM or SIGINT, after its ranks had --grace seconds to save.
-"""
-
 
 def add_parser(subparsers: argparse._SubParsersAction[argparse.ArgumentParser]) -> argparse.ArgumentParser:
     """Add ``run`` to the command line; `main` is its ``func``."""
     parser = subparsers.add_parser(
         "run",
-        help="start a job's ranks on this node and keep it going",
-        description="Run a command as the ranks of a job, restart all of them when one fails, leave no process behind.",
-        epilog=_EPILOG,
+        help="start a job on this node or on several, and keep it going",
+        description="Run a command as the ranks of a job, restart all of them when one fails, replace nodes that fail, "
+        "leave no process behind.",
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    add = parser.add_argument
-    add(
-        "--nproc",
-        "--nproc-per-node",
-        "--nproc_per_node",
-        dest="nproc",
-        default="1",
-        metavar="N",
-        help="ranks; a number, cpu or gpu (1)",
-    )
-    add("--nnodes", default="1", metavar="1", help="nodes; only 1 so far")
-    add("--standalone", action="store_true", help="taken for torchrun's sake: one node always stands alone")
-    add(
-        "--max-restarts",
-        "--max_restarts",
-        type=int,
-        default=3,
-        metavar="N",
-        help="restarts in a row that bring no new step (3)",
-    )
-    add(
-        "--grace",
-        type=float,
-        default=120.0,
-        metavar="S",
-        help="seconds that ranks may save when the job is stopped (120)",
-    )
-    add("--log-dir", "--log_dir", metavar="DIR", help="write what each rank prints to DIR/attempt-<n>/rank-<n>.log too")
-    add(
-        "--job",
-        metavar="NAME",
-        help="the job's name; the same when it is started again (from the folder and the command)",
-    )
-    add("-m", "--module", action="store_true", help="the command is a Python module")
-    add(
-        "command",
-        nargs=argparse.REMAINDER,
-        metavar="-- command ...",
-        help="what each rank runs; a .py file is run by this Python",
-    )
+    add_flags(parser)
     parser.set_defaults(func=main)
     return parser
 
@@ -95,36 +49,14 @@ def main(args: argparse.Namespace, *, agent: AgentLink | None = None) -> int:
 
 
 def _run(args: argparse.Namespace, agent: AgentLink | None) -> int:
-    from perdure.events import Log  # lazy: --help must not pay for msgspec
-    from perdure.supervisor import Launcher, RunConfig
+    from perdure.cli.run_nodes import run_nodes  # lazy: --help must not pay for msgspec
 
-    if args.nnodes not in ("1", "1:1"):
-        raise CallError(f"--nnodes {args.nnodes}: only one node so far")
-    command = command_of(args.command, module=args.module)
+    command = command_of(args.command, module=args.module, as_it_is=args.no_python)
     job = args.job or job_name(command, cwd=os.getcwd())
-    config = RunConfig(
-        nproc=n_ranks(args.nproc),
-        command=command,
-        job=job,
-        max_restarts=args.max_restarts,
-        grace_s=args.grace,
-        log_dir=args.log_dir,
-    )
-    log = Log(os.environ.get("PERDURE_EVENTS") or None)
-    try:
-        link = agent if agent is not None else _connect(job)
-        return Launcher(config, env=os.environ, log=log, agent=link).run()
-    finally:
-        log.close()
+    return run_nodes(args, job=job, command=command, nproc=n_ranks(args.nproc), agent=agent)
 
 
-def _connect(job: str) -> AgentLink:
-    from perdure.cli.agentlink import connect_job
-
-    return connect_job(job)
-
-
-def command_of(words: Sequence[str], *, module: bool) -> tuple[str, ...]:
+def command_of(words: Sequence[str], *, module: bool, as_it_is: bool = False) -> tuple[str, ...]:
     """Return what to run: without a leading ``--``; a bare ``python``, a ``.py`` file or a module by this Python.
 
     >>> command_of(["--", "echo", "hi"], module=False)
@@ -133,6 +65,8 @@ def command_of(words: Sequence[str], *, module: bool) -> tuple[str, ...]:
     rest = list(words[1:] if words[:1] == ["--"] else words)
     if not rest:
         raise CallError("there is no command to run; give it after --")
+    if as_it_is:
+        return tuple(rest)
     if module:
         return (sys.executable, "-m", *rest)
     if rest[0].endswith(".py"):

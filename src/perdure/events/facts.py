@@ -22,9 +22,15 @@ __all__ = [
     "JobFailed",
     "JobStopped",
     "JobSucceeded",
+    "NodeCordoned",
+    "NodeDrained",
+    "NodeJoined",
+    "NodeLost",
     "Notice",
     "Other",
+    "PlaceTaken",
     "RankDied",
+    "RankLate",
     "RestoreSkipped",
     "Restored",
     "SaveFailed",
@@ -174,11 +180,80 @@ class RankDied(Fact, frozen=True, kw_only=True, tag="rank-died"):
     signal: int | None = None
     step: int | None = None
     excused: str | None = None
+    node: str | None = None
 
     def __str__(self) -> str:
         at = "" if self.step is None else f" after step {self.step}"
+        where = "" if self.node is None else f" on {self.node}"
         excused = "" if self.excused is None else f" ({self.excused})"
-        return f"rank {self.rank} {how_it_ended(self.code, self.signal)}{at}{excused}"
+        return f"rank {self.rank}{where} {how_it_ended(self.code, self.signal)}{at}{excused}"
+
+
+class RankLate(Fact, frozen=True, kw_only=True, tag="rank-late"):
+    """A rank has been in ``phase`` for longer than it may."""
+
+    rank: int
+    node: str
+    phase: str
+    seconds: float
+    allowed_s: float
+
+    def __str__(self) -> str:
+        took = f"{seconds(self.seconds)} in {self.phase}, {seconds(self.allowed_s)} are allowed"
+        return f"rank {self.rank} on {self.node} is late: {took}"
+
+
+class NodeJoined(Fact, frozen=True, kw_only=True, tag="node-joined"):
+    """The launcher of a node is there."""
+
+    node: str
+    host: str
+    nproc: int
+
+    def __str__(self) -> str:
+        return f"node {self.node} joined ({self.host}, {self.nproc} rank{'s' if self.nproc != 1 else ''})"
+
+
+class NodeLost(Fact, frozen=True, kw_only=True, tag="node-lost"):
+    """A node of the attempt is gone: its launcher died, or nothing is heard of it."""
+
+    node: str
+    ranks: int
+
+    def __str__(self) -> str:
+        return f"node {self.node} is lost, and {self.ranks} rank{'s' if self.ranks != 1 else ''} with it"
+
+
+class NodeCordoned(Fact, frozen=True, kw_only=True, tag="node-cordoned"):
+    """A node is not used for a while."""
+
+    node: str
+    reason: str
+
+    def __str__(self) -> str:
+        return f"node {self.node} is cordoned: {self.reason}"
+
+
+class NodeDrained(Fact, frozen=True, kw_only=True, tag="node-drained"):
+    """A node was left as somebody asked, after all ranks had stopped at a saved step."""
+
+    node: str
+    step: int
+
+    def __str__(self) -> str:
+        return f"node {self.node} is drained after step {self.step}"
+
+
+class PlaceTaken(Fact, frozen=True, kw_only=True, tag="place-taken"):
+    """A node takes a place, and with it the ranks of the node that had it before."""
+
+    place: int
+    node: str
+    before: str | None = None
+
+    def __str__(self) -> str:
+        before = "" if self.before is None else f" of node {self.before}"
+        return f"node {self.node} takes place {self.place}{before}"
 
 
 class AttemptStopped(Fact, frozen=True, kw_only=True, tag="attempt-stopped"):

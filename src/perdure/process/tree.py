@@ -24,7 +24,17 @@ from perdure.clock import SYSTEM, Clock
 from perdure.errors import Bug, CallError, StorageError
 from perdure.process import marked
 
-__all__ = ["Ending", "Guard", "Killed", "Rank", "become_subreaper", "kill_attempt", "reap_orphans", "stop_attempt"]
+__all__ = [
+    "Ending",
+    "Guard",
+    "Killed",
+    "Rank",
+    "become_subreaper",
+    "die_with",
+    "kill_attempt",
+    "reap_orphans",
+    "stop_attempt",
+]
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -80,7 +90,7 @@ class Rank:
                 stderr=subprocess.PIPE,
                 bufsize=0,
                 start_new_session=True,
-                preexec_fn=_die_with(os.getpid()),
+                preexec_fn=die_with(os.getpid()),
             )
         except OSError as error:
             raise CallError(f"cannot start {command[0]}: {error.strerror}", command=list(command)) from error
@@ -228,7 +238,7 @@ def reap_orphans(*, keep: Container[int]) -> list[int]:
     return gone
 
 
-def _die_with(parent: int) -> Callable[[], None]:
+def die_with(parent: int) -> Callable[[], None]:
     """Return what a new rank does before it execs: ask for SIGKILL at the parent's death, and check that it still
     lives.
 

@@ -33,6 +33,8 @@ class Death:
     code: int | None = None
     signal: int | None = None
     tail: tuple[str, ...] = ()
+    node: str = ""
+    step: int | None = None
 
     @property
     def exit_code(self) -> int:

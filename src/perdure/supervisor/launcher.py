@@ -1,314 +1,328 @@
-"""The launcher of one node: carries out what `perdure.supervisor.policy` decides.
+"""The launcher of one node: carries out what the controller of the job orders, and tells it what happens here.
 
-It waits on the ranks' pidfds and on its own signals, so that a death or a signal is noticed at once; progress and
-agents are looked at every ``monitor_s``. Everything happens in the main thread but the passing on of output.
+It owns the node's processes and decides nothing, but for the lease: if its controller is silent for too long it ends
+its ranks, because their places may be given away (docs/decisions/0013). It waits on the ranks' pidfds, its own signals
+and the controller's link, so that a death, a signal or an order is noticed at once; progress and agents are looked at
+every ``monitor_s``.
 """
 
 from __future__ import annotations
 
 import os
-import random
 import select
-import signal
 import sys
+import time
 import uuid
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import msgspec
+
 from perdure.clock import SYSTEM, Clock
-from perdure.events import AttemptStarted, AttemptStopped, JobFailed, JobStopped, JobSucceeded, Log, Notice, RankDied
-from perdure.events.facts import how_it_ended
-from perdure.process.environ import Placement, child_env
+from perdure.errors import CallError
+from perdure.events import Log
+from perdure.process.environ import Placement
 from perdure.process.ports import ReservedPort
-from perdure.process.tree import Ending, Guard, Rank, become_subreaper, kill_attempt, reap_orphans
-from perdure.progress import Page, Phase
-from perdure.supervisor import policy as p
+from perdure.process.tree import Guard, become_subreaper, reap_orphans
+from perdure.supervisor import messages as m
+from perdure.supervisor import vocabulary as v
 from perdure.supervisor.agent import AgentLink, NoAgent
-from perdure.supervisor.causes import Death
-from perdure.supervisor.config import RunConfig
-from perdure.supervisor.output import Output
+from perdure.supervisor.config import checked_nproc
+from perdure.supervisor.controller_link import ControllerLink
+from perdure.supervisor.job import NodeFacts
+from perdure.supervisor.node import NodeAttempt
+from perdure.supervisor.signals import asking_signals
+from perdure.wire import Address
 
-__all__ = ["Launcher"]
+__all__ = ["Launcher", "LauncherConfig"]
 
-_ASKS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_KILL_S = 15.0
-_OUTPUT_S = 2.0
-_SHOWN_LINES = 30
+_PROGRESS_S = 0.2
+_START_S = 20.0
+_STOP_ALONE_S = 5.0
+_NO_CONTROLLER = 75
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LauncherConfig:
+    """What the launcher of a node is told."""
+
+    job: str
+    "Name of the job."
+    node: NodeFacts
+    "What it says of its node; its port is found anew for each attempt."
+    command: tuple[str, ...]
+    "What each rank runs."
+    speaks: bool = True
+    "Whether it prints what the controller tells."
+    node_name: str | None = None
+    "The node's name, where it is not the machine's own: ranks are told."
+    max_restarts: int = 3
+    "Told to ranks, as torchrun does."
+    monitor_s: float = 0.05
+    "How often progress is read; a death is noticed at once."
+    log_dir: Path | None = None
+    "Folder for one log a rank and attempt; None for none."
 
 
 class Launcher:
-    """Runs one job on this node. ``env`` is what ranks inherit. For the main thread of a process of its own: it takes
+    """Runs this node's part of a job. ``env`` is what ranks inherit, ``addresses`` tells where a controller may be, and
+    ``start_controller`` starts one (None: that is for others). For the main thread of a process of its own: it takes
     over SIGTERM, SIGINT and SIGHUP, becomes subreaper, and reaps orphans.
     """
 
     def __init__(
         self,
-        config: RunConfig,
+        config: LauncherConfig,
         *,
+        secret: bytes,
+        addresses: Callable[[], list[Address]],
+        start_controller: Callable[[], None] | None,
         env: Mapping[str, str],
         log: Log,
         agent: AgentLink | None = None,
         clock: Clock = SYSTEM,
-        rng: random.Random | None = None,
         stdout: BinaryIO | None = None,
         stderr: BinaryIO | None = None,
     ) -> None:
-        self._config = config
-        self._env = env
-        self._log = log
+        checked_nproc(config.node.nproc)
+        self._config, self._env, self._log, self._clock = config, env, log, clock
         self._agent = agent or NoAgent()
-        self._clock = clock
-        self._policy = p.Policy(config, rng=rng or random.Random())
+        self._start_controller = start_controller
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
         self._run_mark = uuid.uuid4().hex
-        self._ranks: list[Rank] = []
-        self._told: set[int] = set()
-        self._output: Output | None = None
-        self._port: ReservedPort | None = None
-        self._page: Page | None = None
+        self._attempt: NodeAttempt | None = None
+        self._port = ReservedPort()
+        self._next_port: ReservedPort | None = None
+        self._asked: list[int] = []
+        self._asked_s = 0.0
+        self._told_step = 0
+        self._next_progress_s = self._next_report_s = self._next_start_s = clock.monotonic()
         self._guard: Guard | None = None
-        self._began_s = clock.monotonic()
-        self._stopping_since_s = self._began_s
         self._exit_code: int | None = None
+        self._link = ControllerLink(job=config.job, secret=secret, hello=self._hello, addresses=addresses, clock=clock)
 
     def run(self) -> int:
-        """Run the job to its end; return the exit code: 0, that of the rank that failed, or 128 + the signal that
-        stopped it.
+        """Run until the controller says that the job is over; return the exit code that it gives.
 
-        Raises `CallError` if the command cannot be started. Nothing of the job is left when it returns or raises.
+        Raises `CallError` if the command cannot be started or the controller refuses this node. Nothing of the job is
+        left on this node when it returns or raises.
         """
         become_subreaper()
-        with _signals() as pipe:
+        with asking_signals() as pipe:
             self._guard = Guard(self._run_mark)
             try:
-                self._carry_out(self._policy.begin())
                 while self._exit_code is None:
                     self._wait(pipe)
-                    for event in self._happened(pipe):
-                        self._handle(event)
+                    self._look(pipe)
                 return self._exit_code
             finally:
-                self._end_attempt()
+                if self._attempt is not None:
+                    self._attempt.kill()
+                    self._attempt.finish(self._name, wait_s=60.0)
+                self._link.drop()
                 self._agent.release()
                 self._guard.dismiss()
+                self._port.close()
                 reap_orphans(keep=())
 
-    # --- what happened -----------------------------------------------------------------------------------------------
+    @property
+    def _name(self) -> str:
+        return self._config.node.name
+
+    def _hello(self, term: int) -> m.Hello:
+        attempt = self._attempt
+        holding = v.Holding()
+        if attempt is not None:
+            holding = v.Holding(attempt=attempt.number, ended=attempt.ended, over=attempt.over)
+        node = msgspec.structs.replace(self._config.node, port=self._port.number, pid=os.getpid())
+        return m.Hello(
+            protocol=m.PROTOCOL,
+            job=self._config.job,
+            term=term,
+            node=node,
+            holding=holding,
+            listens=self._config.speaks,
+        )
+
+    # --- what happens -------------------------------------------------------------------------------------------------
 
     def _wait(self, pipe: int) -> None:
         poller = select.poll()
         poller.register(pipe, select.POLLIN)
-        for rank in self._ranks:
-            if rank.ending is None:
-                poller.register(rank.pidfd, select.POLLIN)
+        if self._link.linked:
+            poller.register(self._link.fileno(), select.POLLIN)
+        if self._attempt is not None:
+            for fd in self._attempt.running_fds():
+                poller.register(fd, select.POLLIN)
         poller.poll(self._config.monitor_s * 1000)
 
-    def _signalled(self, pipe: int) -> list[p.Event]:
+    def _look(self, pipe: int) -> None:
         try:
-            return [p.Asked(number) for number in os.read(pipe, 64) if number in _ASKS]
+            self._hear_signals(list(os.read(pipe, 64)))
         except BlockingIOError:
-            return []
-
-    def _happened(self, pipe: int) -> Iterator[p.Event]:
-        """What the signals, the page, the ranks and the clock say. Lazy, because one event may end the attempt of the
-        next.
-        """
-        yield from self._signalled(pipe)
+            pass
+        for message in self._link.poll():
+            self._obey(message)
+        if self._link.refused is not None:
+            self._be_refused(self._link.refused)
         self._agent.poll()
-        yield from self._progressed()
-        ranks = self._ranks
-        for number, rank in enumerate(ranks):
-            if number not in self._told and (ending := rank.poll()) is not None:
-                self._told.add(number)
-                yield self._ended(number, ending)
-                if self._ranks is not ranks:
-                    return
+        self._look_at_ranks()
         self._keep_house()
-        yield p.Tick()
+        self._keep_the_lease()
 
-    def _progressed(self) -> list[p.Event]:
-        self._page = self._agent.page() or self._page
-        if self._page is None or not self._ranks:
-            return []
-        return [p.Progressed(max(record.step for record in self._page.records()))]
+    def _hear_signals(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            if not self._asked:
+                self._asked_s = self._clock.monotonic()
+            self._asked.append(number)
+            self._link.send(v.Asked(number, self._name))
+
+    def _look_at_ranks(self) -> None:
+        attempt = self._attempt
+        if attempt is None:
+            return
+        attempt.look(self._agent.page())
+        now = self._clock.monotonic()
+        if attempt.step > self._told_step and now >= self._next_progress_s:
+            self._next_progress_s = now + _PROGRESS_S
+            self._tell_progress(attempt)
+        for ended in attempt.poll(self._name):
+            self._tell_progress(attempt)  # the last steps before the end count too
+            self._link.send(ended)
+        if attempt.over is None and (over := attempt.finish(self._name)) is not None:
+            self._tell_progress(attempt)
+            self._turn_port()
+            self._link.send(msgspec.structs.replace(over, port=self._port.number))
+        if now >= self._next_report_s:
+            beat_s = 0.5 if self._link.welcome is None else self._link.welcome.beat_s
+            self._next_report_s = now + beat_s
+            self._link.send(m.Report(attempt=attempt.number, ranks=attempt.views(time.monotonic_ns())))
+
+    def _tell_progress(self, attempt: NodeAttempt) -> None:
+        if attempt.step > self._told_step:
+            self._told_step = attempt.step
+            self._link.send(v.Progressed(self._name, attempt.number, attempt.step))
+
+    def _turn_port(self) -> None:
+        """The port of the attempt that is over is not used again."""
+        self._port.close()
+        self._port = ReservedPort()
 
     def _keep_house(self) -> None:
         guard = self._guard
-        reap_orphans(keep={rank.pid for rank in self._ranks} | ({guard.pid} if guard else set()))
+        ours = set() if self._attempt is None else self._attempt.pids()
+        reap_orphans(keep=ours | ({guard.pid} if guard else set()))
         if guard is not None and not guard.alive():
-            self._log.emit(Notice(text="somebody killed the guard process; starting another"))
+            self._log.print("somebody killed the guard process; starting another")
             guard.dismiss()
             self._guard = Guard(self._run_mark)
+        if self._attempt is None and self._clock.monotonic() >= self._next_report_s:
+            self._next_report_s = self._clock.monotonic() + 0.5
+            self._link.send(m.Report())
 
-    def _ended(self, number: int, ending: Ending) -> p.RankEnded:
-        record = None
-        if self._page is not None and number < self._page.local_world:
-            record = self._page.rank(number)
-        finished = record is not None and record.phase is Phase.FINISHED
-        event = p.RankEnded(number, ending.code, ending.signal, finished)
-        ours = self._policy.state in (p.State.STOPPING, p.State.DRAINING) and ending.signal == signal.SIGTERM
-        if not ending.well and not ours:
-            self._log.emit(
-                RankDied(
-                    rank=number,
-                    attempt=self._policy.attempt,
-                    code=ending.code,
-                    signal=ending.signal,
-                    step=record.step if record is not None and record.phase is not Phase.ABSENT else None,
-                    excused=p.excuse(event),
-                )
-            )
-        return event
-
-    # --- what to do --------------------------------------------------------------------------------------------------
-
-    def _handle(self, event: p.Event) -> None:
-        self._carry_out(self._policy.handle(event, self._clock.monotonic()))
-
-    def _carry_out(self, actions: list[p.Action]) -> None:
-        for action in actions:
-            match action:
-                case p.StartAttempt(attempt):
-                    self._start_attempt(attempt)
-                case p.Terminate():
-                    self._stopping_since_s = self._clock.monotonic()
-                    for rank in self._ranks:
-                        if rank.poll() is None:
-                            rank.send(signal.SIGTERM)
-                case p.KillTree():
-                    for event in self._progressed():  # the last steps before the end count too
-                        self._handle(event)
-                    self._handle(self._end_attempt())
-                case p.Retry(cause, others, delay_s):
-                    self._show(cause, others)
-                    when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
-                    self._log.emit(Notice(text=f"starting all ranks again {when}"))
-                case p.Succeed():
-                    took_s = self._clock.monotonic() - self._began_s
-                    self._log.emit(JobSucceeded(attempts=self._policy.attempt + 1, seconds=took_s))
-                    self._exit_code = 0
-                case p.Fail(reason, cause, others):
-                    self._fail(reason, cause, others)
-                case p.Stop(number, killed):
-                    took_s = self._clock.monotonic() - self._stopping_since_s
-                    self._log.emit(JobStopped(signal=number, seconds=took_s, killed=killed))
-                    self._exit_code = 128 + number
-
-    def _start_attempt(self, attempt: int) -> None:
-        mark = f"{self._run_mark}.{attempt}"
-        self._told = set()
-        self._page = None
-        self._agent.begin_attempt(mark)
-        self._port = ReservedPort()
-        for number in range(self._config.nproc):
-            placement = Placement(
-                rank=number,
-                world=self._config.nproc,
-                local_rank=number,
-                local_world=self._config.nproc,
-                job=self._config.job,
-                attempt=attempt,
-                master_addr="127.0.0.1",
-                master_port=self._port.number,
-                mark=mark,
-            )
-            env = child_env(placement, base=self._env, max_restarts=self._config.max_restarts)
-            self._ranks.append(Rank.start(self._config.command, env=env))
-        log_dir = self._config.log_dir
-        self._output = Output(
-            stdouts={number: rank.stdout for number, rank in enumerate(self._ranks)},
-            stderrs={number: rank.stderr for number, rank in enumerate(self._ranks)},
-            to_stdout=self._stdout,
-            to_stderr=self._stderr,
-            log_dir=None if log_dir is None else Path(log_dir) / f"attempt-{attempt}",
-        )
-        self._log.emit(AttemptStarted(attempt=attempt, world=self._config.nproc, job=self._config.job))
-
-    def _end_attempt(self) -> p.TreeGone:
-        """Kill, reap and let go of everything of the attempt; fine if there is none."""
-        if not self._ranks:
-            return p.TreeGone()
-        began_s = self._clock.monotonic()
-        attempt = self._policy.attempt
-        sessions = [rank.pid for rank in self._ranks]
-        killed = kill_attempt(f"{self._run_mark}.{attempt}", sessions=sessions, timeout_s=_KILL_S)
-        for rank in self._ranks:
-            if rank.poll() is not None:
-                rank.reap()
-        tails = self._close_output()
-        self._ranks = []
-        reason = f"{killed.left} cannot be killed" if killed.left else "none of its processes is left"
-        took_s = self._clock.monotonic() - began_s
-        self._log.record(AttemptStopped(attempt=attempt, reason=reason, seconds=took_s, killed=len(killed.killed)))
-        return p.TreeGone(tails=tails, killed=len(killed.killed), left=killed.left)
-
-    def _close_output(self) -> dict[int, tuple[str, ...]]:
-        tails = {}
-        if self._output is not None:
-            self._output.finish(timeout_s=_OUTPUT_S)
-            tails = self._output.tails()
-            self._output = None
-        for rank in self._ranks:
-            rank.close()
-        if self._port is not None:
-            self._port.close()
-            self._port = None
-        return tails
-
-    # --- what to tell ------------------------------------------------------------------------------------------------
-
-    def _fail(self, reason: str, cause: Death | None, others: tuple[Death, ...]) -> None:
-        if cause is None:
-            self._log.emit(JobFailed(reason=reason, attempts=self._policy.attempt + 1))
-            self._exit_code = 1
+    def _keep_the_lease(self) -> None:
+        """End the ranks if their places may be given away; start a controller if there is none; give up at last."""
+        now = self._clock.monotonic()
+        welcome = self._link.welcome
+        if self._link.linked:
+            if welcome is not None and self._link.silent_s() >= welcome.lease_s:
+                self._end_ranks(f"nothing was heard of the controller for {welcome.lease_s:g} s")
+                self._link.drop()
             return
-        self._show(cause, others)
-        self._log.emit(
-            JobFailed(
-                reason=reason,
-                attempts=self._policy.attempt + 1,
-                rank=cause.rank,
-                code=cause.code,
-                signal=cause.signal,
-            )
+        if self._start_controller is not None and self._link.dead and now >= self._next_start_s:
+            self._next_start_s = now + 1.0
+            self._start_controller()
+        lost_s = self._link.lost_for_s()
+        if welcome is None:
+            if lost_s >= _START_S * (1 if self._start_controller else 10):
+                raise CallError(f"found no controller of job {self._config.job} within {lost_s:.0f} s; see its log")
+        elif not self._link.dead and self._link.silent_s() >= welcome.lease_s:
+            self._end_ranks(f"the controller could not be reached for {welcome.lease_s:g} s")
+        if welcome is not None and lost_s >= welcome.orphan_s:
+            self._end_ranks(f"there was no controller for {welcome.orphan_s:g} s")
+            self._exit_code = _NO_CONTROLLER
+        if self._asked and now - self._asked_s >= _STOP_ALONE_S:
+            self._end_ranks("there is no controller, and the job was asked to stop")
+            self._exit_code = 128 + self._asked[0]
+
+    def _end_ranks(self, why: str) -> None:
+        attempt = self._attempt
+        if attempt is None or attempt.over is not None:
+            return
+        self._log.print(f"node {self._name}: {why}; ending its ranks")
+        attempt.kill()
+        attempt.finish(self._name, wait_s=60.0)
+        self._turn_port()
+
+    # --- what to do ---------------------------------------------------------------------------------------------------
+
+    def _obey(self, message: object) -> None:
+        attempt = self._attempt
+        match message:
+            case m.Welcome():
+                for number in self._asked[:1]:  # asked while there was no controller
+                    self._link.send(v.Asked(number, self._name))
+            case m.Tell(sentence=sentence, lines=lines):
+                if lines:
+                    self._log.print("\n".join(lines))
+                self._log.print(sentence)
+            case v.Start():
+                if attempt is None or message.attempt > attempt.number:
+                    self._start(message)
+            case v.Terminate(_, number):
+                if attempt is not None and attempt.number == number:
+                    attempt.terminate()
+            case v.Kill(_, number):
+                if attempt is not None and attempt.number == number:
+                    if attempt.over is not None:
+                        self._link.send(attempt.over)
+                    attempt.kill()
+                elif attempt is None or attempt.number < number:  # it never started here
+                    self._link.send(v.Over(node=self._name, attempt=number))
+            case v.Examine():
+                self._link.send(v.Examined(node=self._name, round=message.round))
+            case m.Release(exit_code=code):
+                self._exit_code = code
+            case _:
+                pass
+
+    def _be_refused(self, refused: m.Refused) -> None:
+        if self._link.welcome is None and refused.exit_code == CallError.exit_code:
+            raise CallError(refused.sentence)
+        self._log.print(refused.sentence)
+        self._exit_code = refused.exit_code
+
+    def _start(self, order: v.Start) -> None:
+        config = self._config
+        if self._attempt is not None and self._attempt.over is None:
+            self._end_ranks(f"attempt {order.attempt} begins before attempt {self._attempt.number} has ended")
+        attempt = NodeAttempt(order, mark=f"{self._run_mark}.{order.attempt}", clock=self._clock)
+        self._attempt, self._told_step = attempt, 0
+        self._agent.begin_attempt(attempt.mark)
+        placement = Placement(
+            rank=order.base,
+            world=order.world,
+            local_rank=0,
+            local_world=config.node.nproc,
+            node=order.place,
+            job=config.job,
+            attempt=order.attempt,
+            master_addr=order.master_addr,
+            master_port=order.master_port,
+            mark=attempt.mark,
+            node_name=config.node_name,
+            domain=config.node.domain or None,
         )
-        self._exit_code = cause.exit_code
-
-    def _show(self, cause: Death, others: tuple[Death, ...]) -> None:
-        """Put the last words of the rank that failed first in front; fold those of the ranks that fell with it."""
-        lines = [f"rank {cause.rank} failed first: it {how_it_ended(cause.code, cause.signal)}"]
-        if cause.tail:
-            lines[0] += "; the end of its stderr:"
-            lines += [f"  | {line}" for line in cause.tail[-_SHOWN_LINES:]]
-        if others:
-            ends = ", ".join(f"rank {death.rank} {how_it_ended(death.code, death.signal)}" for death in others[:8])
-            more = f" and {len(others) - 8} more" if len(others) > 8 else ""
-            lines.append(f"perdure: after it: {ends}{more}")
-        self._log.print("\n".join(lines))
-
-
-@contextmanager
-def _signals() -> Iterator[int]:
-    """Turn the signals that ask to stop into bytes on a pipe; yield its reading end. What was set before comes back."""
-    read_end, write_end = os.pipe()
-    os.set_blocking(read_end, False)
-    os.set_blocking(write_end, False)
-    # Started under nohup, SIGHUP is ignored, and stays so: the job is to outlive its terminal.
-    heard = [number for number in _ASKS if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN]
-    before = {number: signal.signal(number, _ignore) for number in heard}
-    fd_before = signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
-    try:
-        yield read_end
-    finally:
-        signal.set_wakeup_fd(fd_before)
-        for number, handler in before.items():
-            signal.signal(number, handler)
-        os.close(read_end)
-        os.close(write_end)
-
-
-def _ignore(number: int, frame: object) -> None:
-    """The wake-up pipe has the signal's number; nothing else is to be done."""
+        attempt.start(
+            config.command,
+            nproc=config.node.nproc,
+            placement=placement,
+            env=self._env,
+            max_restarts=config.max_restarts,
+            stdout=self._stdout,
+            stderr=self._stderr,
+            log_dir=config.log_dir,
+        )

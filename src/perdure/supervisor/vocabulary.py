@@ -1,117 +1,203 @@
-"""What can happen to a job, and what the launcher can do: the events and actions of `perdure.supervisor.policy`."""
+"""What can happen to a job, and what a controller can order: the events and actions of `perdure.supervisor.machine`."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from typing import Literal
 
-from perdure.supervisor.causes import Death
+import msgspec
+
+from perdure.events import Fact
+from perdure.supervisor.job import NodeFacts
 
 __all__ = [
     "Action",
     "Asked",
+    "Drain",
     "Event",
-    "Fail",
-    "KillTree",
+    "Examine",
+    "Examined",
+    "Finish",
+    "Holding",
+    "Joined",
+    "Kill",
+    "Late",
+    "Left",
+    "Over",
     "Progressed",
     "RankEnded",
-    "Retry",
-    "StartAttempt",
-    "Stop",
-    "Succeed",
+    "Say",
+    "Start",
     "Terminate",
     "Tick",
-    "TreeGone",
+    "Uncordon",
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class RankEnded:
-    """A rank's process is dead; ``finished`` if its phase said so before."""
+class _Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag_field="type"):
+    """Launchers and controllers send these to each other as they are."""
 
-    rank: int
+
+class RankEnded(_Message, frozen=True, kw_only=True, tag="rank-ended"):
+    """The process of a rank is dead. ``finished`` if its phase said so before; ``tail`` is the end of its stderr."""
+
+    node: str
+    attempt: int
+    local_rank: int
     code: int | None = None
     signal: int | None = None
     finished: bool = False
+    step: int | None = None
+    tail: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Progressed:
-    """The furthest rank of the attempt has completed ``step``."""
+class Over(_Message, frozen=True, kw_only=True, tag="over"):
+    """No process of the attempt is left on the node, but for ``left``, which cannot be killed.
 
+    ``tails`` are the ends of its ranks' stderr, by local rank, now that all of it has been read.
+    """
+
+    node: str
+    attempt: int
+    killed: int = 0
+    left: tuple[int, ...] = ()
+    tails: tuple[tuple[str, ...], ...] = ()
+    seconds: float = 0.0
+    port: int = 0
+    "A fresh port, kept for rank 0 of the next attempt."
+
+
+class Holding(msgspec.Struct, frozen=True, kw_only=True):
+    """What a launcher that joins (again) has of the job: the last attempt that it knows, -1 if none."""
+
+    attempt: int = -1
+    ended: tuple[RankEnded, ...] = ()
+    over: Over | None = None
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A launcher is there, for the first time or again."""
+
+    node: NodeFacts
+    holding: Holding = Holding()
+
+
+class Left(msgspec.Struct, frozen=True):
+    """A launcher's link is closed, or nothing has been heard of it since ``heard_s`` (monotonic)."""
+
+    node: str
+    how: Literal["closed", "silent"]
+    heard_s: float
+
+
+class Progressed(_Message, frozen=True, tag="progressed"):
+    """The furthest rank of the attempt on a node has completed ``step``."""
+
+    node: str
+    attempt: int
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """The launcher got SIGTERM, SIGINT or SIGHUP."""
+class Late(_Message, frozen=True, kw_only=True, tag="late"):
+    """A rank has been in its phase for longer than it may."""
+
+    node: str
+    attempt: int
+    local_rank: int
+    phase: str
+    seconds: float
+    allowed_s: float
+
+
+class Examined(_Message, frozen=True, kw_only=True, tag="examined"):
+    """What the checks of a round found on a node: a sentence each for what is bad."""
+
+    node: str
+    round: int
+    bad: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+    "The nodes of its group, if the round compares nodes."
+    seconds: float | None = None
+    "How long its group took, if the round compares nodes."
+
+
+class Asked(_Message, frozen=True, tag="asked"):
+    """Somebody wants the job to stop: a launcher got the signal, or a person said so."""
 
     signal: int
+    by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TreeGone:
-    """KillTree is done. ``tails`` maps rank to the end of its stderr; ``left`` are processes that cannot be killed."""
+class Drain(_Message, frozen=True, tag="drain"):
+    """A node is to be left without losing a step."""
 
-    tails: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
-    killed: int = 0
-    left: tuple[int, ...] = ()
+    node: str
+    by: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Uncordon(_Message, frozen=True, tag="uncordon"):
+    """A person says that a node may be used again."""
+
+    node: str
+
+
+class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartAttempt:
-    """Start all ranks, as attempt ``attempt``."""
+class Start(_Message, frozen=True, kw_only=True, tag="start"):
+    """Start the ranks of a node."""
 
+    node: str
+    attempt: int
+    place: int
+    n_places: int
+    base: int
+    "Its first global rank."
+    world: int
+    master_addr: str
+    master_port: int
+    resume_must: bool = False
+    restore_before: int | None = None
+    skip: tuple[int, int] | None = None
+
+
+class Terminate(_Message, frozen=True, tag="terminate"):
+    """Send SIGTERM to each rank of the attempt on a node, once."""
+
+    node: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class Terminate:
-    """Send SIGTERM to every rank that still runs, once."""
+class Kill(_Message, frozen=True, tag="kill"):
+    """End everything of the attempt on a node, reap it, and report `Over`."""
+
+    node: str
+    attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class KillTree:
-    """End everything of the attempt, reap it, and report `TreeGone`."""
+class Examine(_Message, frozen=True, kw_only=True, tag="examine"):
+    """Run the checks ``names`` on a node, or the pair check with ``group``; report `Examined`."""
+
+    node: str
+    round: int
+    names: tuple[str, ...] = ()
+    group: tuple[NodeFacts, ...] = ()
+    within_s: float = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Retry:
-    """Tell the person that the attempt failed by ``cause``, with ``others`` behind it, and that another starts in
-    ``delay_s``.
-    """
+class Say(msgspec.Struct, frozen=True):
+    """Tell people and the event log."""
 
-    cause: Death
-    others: tuple[Death, ...]
-    delay_s: float
+    fact: Fact
+    lines: tuple[str, ...] = ()
+    "More for people: the last words of a rank."
 
 
-@dataclass(frozen=True, slots=True)
-class Succeed:
-    """The job is done."""
+class Finish(msgspec.Struct, frozen=True):
+    """The job is over: launchers end with ``exit_code``."""
+
+    exit_code: int
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
-    """The job is given up, for ``reason``."""
-
-    reason: str
-    cause: Death | None = None
-    others: tuple[Death, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """The job has stopped as it was asked to by ``signal``; ``killed`` processes did not stop by themselves."""
-
-    signal: int
-    killed: int = 0
-
-
-Event = RankEnded | Progressed | Asked | TreeGone | Tick
-Action = StartAttempt | Terminate | KillTree | Retry | Succeed | Fail | Stop
+Event = Joined | Left | RankEnded | Over | Progressed | Late | Examined | Asked | Drain | Uncordon | Tick
+Action = Start | Terminate | Kill | Examine | Say | Finish

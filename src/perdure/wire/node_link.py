@@ -105,6 +105,10 @@ class NodeLink:
         _recv_into(self._sock, into.cast("B"), deadline)
         self._n_bulk -= into.nbytes
 
+    def fileno(self) -> int:
+        """The descriptor, to wait on among others."""
+        return self._sock.fileno()
+
     def readable(self, within_s: float) -> bool:
         """Whether something has come, or the link has ended, within so many seconds."""
         return _ready(self._sock, select.POLLIN, within_s)
@@ -131,19 +135,21 @@ class NodeLink:
         self.close()
 
 
-def listen_node(host: str) -> socket.socket:
-    """A listening socket at ``host``, at a port that the kernel chooses; `LinkLost` if it is not this node's."""
+def listen_node(host: str, *, port: int = 0) -> socket.socket:
+    """A listening socket at ``host``; `LinkLost` if it is not this node's. Port 0 is one that the kernel chooses."""
     try:
-        family, kind, proto, _, address = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0]
+        family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         sock = socket.socket(family, kind, proto)
     except OSError as error:
         raise LinkLost(f"cannot listen at {host}: {error}") from error
     try:
+        if port:  # one that was just in use may be taken over
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind(address)
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()
-        raise LinkLost(f"cannot listen at {host}: {error}") from error
+        raise LinkLost(f"cannot listen at {host}:{port}: {error}") from error
     return sock
 
 

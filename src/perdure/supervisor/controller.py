@@ -1,0 +1,361 @@
+"""The controller of a job: carries out what `perdure.supervisor.machine` decides, for launchers on all nodes.
+
+One thread looks at all links and owns the machine. Who connects is first heard (secret, protocol, job) on a short-lived
+thread of its own, so that nobody who connects and says nothing keeps the others waiting.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import queue
+import random
+import select
+import socket
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from perdure.clock import SYSTEM, Clock, Deadline
+from perdure.errors import DeadlineExceeded, PerdureError
+from perdure.events import Fact, Log
+from perdure.supervisor import messages as m
+from perdure.supervisor import vocabulary as v
+from perdure.supervisor.config import Spec
+from perdure.supervisor.folder import JobFolder
+from perdure.supervisor.job import Job, NodeFacts
+from perdure.supervisor.journal import Journal
+from perdure.supervisor.machine import Machine
+from perdure.supervisor.viewing import view_of
+from perdure.wire import NodeLink, accept_node, listen_node, own_address
+
+__all__ = ["Controller"]
+
+_HANDSHAKE_S = 5.0
+_MESSAGE_S = 2.0
+_MOST_GREETING = 64
+_RELEASE_S = 5.0
+_ALONE_S = 10.0
+_QUIET_STEPS_S = 5.0
+_LOOKING_LATE_S = 1.0
+
+
+@dataclass(slots=True)
+class Peer:
+    """A connection: of a launcher if ``node`` is set, else of a person's tool."""
+
+    link: NodeLink
+    node: NodeFacts | None
+    listens: bool
+    heard_s: float
+    report: m.Report = field(default_factory=m.Report)
+
+
+class Controller:
+    """One job. For the main thread of a process of its own; ``job`` is None for a new run."""
+
+    def __init__(
+        self,
+        folder: JobFolder,
+        spec: Spec,
+        job: Job,
+        *,
+        journal: Journal,
+        secret: bytes,
+        listen: tuple[str, int],
+        again: bool,
+        log: Log,
+        clock: Clock = SYSTEM,
+        rng: random.Random | None = None,
+    ) -> None:
+        self._folder, self._spec, self._journal = folder, spec, journal
+        self._secret, self._log, self._clock = secret, log, clock
+        self._began_at = clock.wall()
+        self._machine = Machine(spec, job, now=clock.monotonic(), rng=rng or random.Random(), again=again)
+        self._written: Job | None = None
+        self._written_s = clock.monotonic()
+        self._listener = listen_node(listen[0], port=listen[1])
+        self._peers: list[Peer] = []
+        self._greeted: queue.SimpleQueue[tuple[NodeLink, m.Hello]] = queue.SimpleQueue()
+        self._greeting = threading.Semaphore(_MOST_GREETING)
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        self._next_beat_s = self._looked_s = self._alone_since_s = clock.monotonic()
+        self._over = False
+
+    @property
+    def address(self) -> tuple[str, int]:
+        """Where launchers find it."""
+        host, port = self._listener.getsockname()[:2]
+        return (own_address(None) if host in ("0.0.0.0", "::") else str(host), int(port))
+
+    def run(self) -> None:
+        """Serve until the job is over and every launcher has been told, or nobody has been there for a while."""
+        self._write(())
+        self._folder.publish(self.address, term=self._machine.job.term)
+        threading.Thread(target=self._accept_forever, name="perdure-accept", daemon=True).start()
+        try:
+            while not self._over and not self._left_alone():
+                self._look()
+            self._release()
+        finally:
+            self._folder.unpublish(self.address)
+            for peer in self._peers:
+                peer.link.close()
+            self._listener.close()
+
+    # --- who is there -------------------------------------------------------------------------------------------------
+
+    def _accept_forever(self) -> None:
+        while True:
+            try:
+                sock, _ = self._listener.accept()
+            except OSError:
+                return  # the controller ends
+            if not self._greeting.acquire(timeout=_HANDSHAKE_S):
+                sock.close()  # too many who say nothing; an honest launcher tries again
+                continue
+            threading.Thread(target=self._greet, args=(sock,), name="perdure-greet", daemon=True).start()
+
+    def _greet(self, sock: socket.socket) -> None:
+        try:
+            deadline = Deadline.after(_HANDSHAKE_S, "a launcher's first message")
+            link = accept_node(sock, self._secret_of, deadline=deadline, type=m.Up, max_body_bytes=m.MAX_MESSAGE_BYTES)
+            hello, _ = link.recv(deadline)
+            if isinstance(hello, m.Hello):
+                self._greeted.put((link, hello))
+                with contextlib.suppress(BlockingIOError):  # it will look anyhow
+                    os.write(self._wake_write, b".")
+            else:
+                link.close()
+        except (PerdureError, OSError):
+            sock.close()  # not of this job, or gone: nothing that we could tell whom
+        finally:
+            self._greeting.release()
+
+    def _secret_of(self, name: str) -> bytes | None:
+        return self._secret if name == self._spec.name else None
+
+    def _take_in(self) -> None:
+        while True:
+            try:
+                link, hello = self._greeted.get_nowait()
+            except queue.Empty:
+                return
+            refusal = self._refusal(hello)
+            if refusal is not None:
+                self._try_send(link, refusal)
+                link.close()
+                continue
+            job = self._machine.job
+            waits = self._spec.waits
+            welcome = m.Welcome(
+                term=job.term, run=job.run, beat_s=waits.beat_s, lease_s=waits.lease_s, orphan_s=waits.orphan_s
+            )
+            if not self._try_send(link, welcome):
+                link.close()
+                continue
+            peer = Peer(link, hello.node, hello.listens, self._clock.monotonic())
+            if hello.node is not None:
+                for old in [each for each in self._peers if each.node and each.node.name == hello.node.name]:
+                    self._peers.remove(old)
+                    old.link.close()
+            self._peers.append(peer)
+            if hello.node is not None:
+                self._handle(v.Joined(hello.node, hello.holding))
+
+    def _refusal(self, hello: m.Hello) -> m.Refused | None:
+        job = self._machine.job
+        if hello.protocol != m.PROTOCOL:
+            return m.Refused(
+                sentence=f"the controller speaks protocol {m.PROTOCOL}, not {hello.protocol}: run one release"
+            )
+        if hello.term > job.term:
+            self._over = True  # another controller has taken over
+            return m.Refused(sentence=f"there is a newer controller (term {hello.term})", exit_code=75)
+        node = hello.node
+        if node is None:
+            return None
+        twin = next((each for each in self._peers if each.node and each.node.name == node.name), None)
+        if twin is not None and twin.node is not None and twin.node.pid != node.pid and self._alive(twin):
+            return m.Refused(sentence=f"there is a node {node.name} already; give this one another --node-name")
+        ours = next((each.node.command for each in self._peers if each.node), node.command)
+        if node.command != ours:
+            return m.Refused(sentence=f"node {node.name} would run another command than the others")
+        if job.state.final:
+            return m.Refused(sentence=f"job {job.name} is over: {job.state.value}", exit_code=job.exit_code or 0)
+        return None
+
+    def _alive(self, peer: Peer) -> bool:
+        """Whether the launcher behind ``peer`` gives signs of life."""
+        return self._clock.monotonic() - peer.heard_s < 2 * self._spec.waits.beat_s
+
+    def _drop(self, peer: Peer, how: str) -> None:
+        if peer not in self._peers:
+            return
+        self._peers.remove(peer)
+        peer.link.close()
+        if peer.node is not None:
+            self._handle(v.Left(peer.node.name, "silent" if how == "silent" else "closed", peer.heard_s))
+
+    # --- looking ------------------------------------------------------------------------------------------------------
+
+    def _look(self) -> None:
+        poller = select.poll()
+        poller.register(self._wake_read, select.POLLIN)
+        by_fd = {peer.link.fileno(): peer for peer in self._peers}
+        for fd in by_fd:
+            poller.register(fd, select.POLLIN)
+        ready = poller.poll(self._spec.waits.beat_s / 5 * 1000)
+        now = self._clock.monotonic()
+        late_s = now - self._looked_s
+        self._looked_s = now
+        if late_s > _LOOKING_LATE_S:  # we were paused, not they
+            for peer in self._peers:
+                peer.heard_s += late_s
+        for fd, _ in ready:
+            if fd == self._wake_read:
+                os.read(fd, 4096)
+            elif by_fd[fd] in self._peers:
+                self._hear(by_fd[fd])
+        self._take_in()
+        now = self._clock.monotonic()
+        if now >= self._next_beat_s:
+            self._next_beat_s = now + self._spec.waits.beat_s
+            for peer in [each for each in self._peers if each.node]:
+                self._send(peer, m.Beat())
+            for peer in [each for each in self._peers if each.node]:
+                if now - peer.heard_s >= self._spec.waits.lease_s:
+                    self._drop(peer, "silent")
+        self._handle(v.Tick())
+
+    def _hear(self, peer: Peer) -> None:
+        try:
+            message, _ = peer.link.recv(Deadline.after(_MESSAGE_S, "the rest of a message"))
+        except (PerdureError, OSError):
+            self._drop(peer, "closed")
+            return
+        peer.heard_s = self._clock.monotonic()
+        match message:
+            case m.Report():
+                peer.report = message
+            case m.Look(since=since):
+                self._send(peer, m.Shown(view=self._view(since)))
+            case v.Asked() | v.Drain() | v.Uncordon():
+                self._asked(peer, message)
+            case v.RankEnded() | v.Over() | v.Progressed() | v.Late() | v.Examined():
+                if peer.node is not None:
+                    self._handle(msgspec.structs.replace(message, node=peer.node.name))
+            case _:
+                self._drop(peer, "closed")  # it breaks the rules
+
+    def _asked(self, peer: Peer, message: v.Asked | v.Drain | v.Uncordon) -> None:
+        known = {node.name for node in self._machine.job.places} | self._machine.here().keys()
+        error = ""
+        if isinstance(message, v.Drain | v.Uncordon) and message.node not in known:
+            error = f"job {self._spec.name} has no node {message.node}; it has {', '.join(sorted(known))}"
+        elif isinstance(message, v.Drain):
+            error = self._machine.refuses_to_drain(message.node) or ""
+        if not error:
+            self._handle(message)
+        if peer.node is None:
+            self._send(peer, m.Done(error=error))
+
+    def _view(self, since: int) -> m.View:
+        now = self._clock.monotonic()
+        return view_of(
+            self._machine,
+            self._spec,
+            reports={peer.node.name: (peer.report, now - peer.heard_s) for peer in self._peers if peer.node},
+            facts=self._journal.facts(self._machine.job.run, since=since),
+            began_at=self._began_at,
+            now_at=self._clock.wall(),
+            address=self.address,
+        )
+
+    def _left_alone(self) -> bool:
+        """Whether no launcher has been there for so long that there is no job to be kept."""
+        now = self._clock.monotonic()
+        if any(peer.node for peer in self._peers):
+            self._alone_since_s = now
+        again = self._machine.job.attempt >= 0
+        return now - self._alone_since_s >= (self._spec.waits.orphan_s if again else _ALONE_S)
+
+    # --- doing --------------------------------------------------------------------------------------------------------
+
+    def _handle(self, event: v.Event) -> None:
+        actions = self._machine.handle(event, self._clock.monotonic(), wall=self._clock.wall())
+        self._write([action.fact for action in actions if isinstance(action, v.Say)])
+        for action in actions:
+            self._carry_out(action)
+
+    def _write(self, facts: list[Fact] | tuple[()]) -> None:
+        """Journal the job before anything is done about it. Steps alone are written now and then."""
+        job, now = self._machine.job, self._clock.monotonic()
+        same = (
+            self._written is not None
+            and msgspec.structs.replace(job, best_step=self._written.best_step) == self._written
+        )
+        steps_only = same and self._written is not None and job.best_step != self._written.best_step
+        if same and not (steps_only and now - self._written_s >= _QUIET_STEPS_S):
+            if facts:
+                self._journal.write(None, facts, run=job.run, at=self._clock.wall())
+            return
+        self._journal.write(job, facts, run=job.run, at=self._clock.wall())
+        self._written, self._written_s = job, now
+        memo = self._memo()
+        for peer in [each for each in self._peers if each.node]:
+            self._send(peer, memo)
+
+    def _memo(self) -> m.Memo:
+        here = self._machine.here()
+        gone = [node for node in self._machine.job.places if node.name not in here]
+        return m.Memo(job=self._machine.job, spec=self._spec, roster=(*here.values(), *gone))
+
+    def _carry_out(self, action: v.Action) -> None:
+        match action:
+            case v.Start() | v.Terminate() | v.Kill() | v.Examine():
+                peer = next((each for each in self._peers if each.node and each.node.name == action.node), None)
+                if peer is not None:  # else it hears it when it is back
+                    self._send(peer, action)
+            case v.Say(fact, lines):
+                self._log.record(fact)
+                self._tell(str(fact), lines)
+            case v.Finish():
+                self._over = True
+
+    def _tell(self, sentence: str, lines: tuple[str, ...]) -> None:
+        listeners = [peer for peer in self._peers if peer.listens]
+        for peer in listeners:
+            self._send(peer, m.Tell(sentence=sentence, lines=lines))
+
+    def _release(self) -> None:
+        """Tell all launchers that the job is over, if it is, and wait until they have gone."""
+        job = self._machine.job
+        if not job.state.final:
+            return
+        for peer in list(self._peers):
+            self._send(peer, m.Release(exit_code=job.exit_code or 0))
+        deadline = Deadline.after(_RELEASE_S, "the launchers to end")
+        while self._peers and not deadline.passed():
+            self._take_in()  # whoever comes now is refused with the exit code
+            for peer in list(self._peers):
+                try:
+                    if peer.link.readable(0.02):
+                        peer.link.recv(Deadline.after(_MESSAGE_S, "the rest of a message"))
+                except (PerdureError, OSError):
+                    self._peers.remove(peer)
+                    peer.link.close()
+
+    def _send(self, peer: Peer, message: Any) -> None:
+        if not self._try_send(peer.link, message):
+            self._drop(peer, "closed")
+
+    def _try_send(self, link: NodeLink, message: Any) -> bool:
+        try:
+            link.send(message, deadline=Deadline.after(_MESSAGE_S, "a launcher to take a message"))
+            return True
+        except (PerdureError, DeadlineExceeded, OSError):
+            return False

@@ -1,0 +1,769 @@
+"""The life of a job as a table. No processes, no sockets, no clock: events in, actions out.
+
+Theory. A job goes from START (nodes gather) over WARM-UP (they are checked) to EXECUTE (an attempt: all ranks of all
+places run). However an attempt ends, it goes through VERIFY: every process of it is ended for certain and what happened
+is judged. From there it goes to an end, or over RECOVER (back-off, other nodes in the places of bad ones) to WARM-UP
+again. So there is one way into an attempt and one way out of it, and "two attempts at once" needs no check of its own:
+VERIFY is left when each node of the attempt has said that nothing is left (`Over`), or is *fenced*, that is has been
+silent for longer than the lease after which its launcher ends the ranks by itself.
+
+What must survive the controller is in `Job`, a plain value, which the driver journals before it carries out a single
+action. What launchers know better than anybody (who is there, which ranks run or have ended) is not in it: a controller
+that comes back hears it from them (`Joined` with what they hold), and orders are idempotent: a launcher does nothing
+twice for the same attempt, and reports again what it did. So it does not matter which of the last orders arrived.
+
+Every event may come late, twice or never. Events of other attempts than the current are ignored; an end of a rank that
+is known changes nothing; a node that is lost and comes back is told to end what it still runs.
+
+Nothing waits for ever: ranks that are ending have a grace, checks a deadline, back-off a bound, missing nodes
+``wait_s``; restarts without a new step are counted (`budget`), and a repeated failure ends the job before that
+(`verdict`).
+
+Places. A node keeps its place over attempts, and with it its ranks, their neighbours and their memory. A hole is filled
+by a spare, by lowest join order. If none comes within ``shrink_s`` and the fewest nodes are there, places close up.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, NamedTuple
+
+import msgspec
+
+from perdure.events import (
+    AttemptStarted,
+    AttemptStopped,
+    Fact,
+    JobFailed,
+    JobStopped,
+    JobSucceeded,
+    NodeCordoned,
+    NodeDrained,
+    NodeJoined,
+    NodeLost,
+    Notice,
+    PlaceTaken,
+    RankDied,
+    RankLate,
+)
+from perdure.supervisor.causes import Death
+from perdure.supervisor.config import Spec
+from perdure.supervisor.examination import Examination
+from perdure.supervisor.job import Ending, Job, NodeFacts, State
+from perdure.supervisor.places import choose
+from perdure.supervisor.telling import last_words
+from perdure.supervisor.verdict import Act, Evidence, LateRank, Verdict, judge
+from perdure.supervisor.vocabulary import (
+    Action,
+    Asked,
+    Drain,
+    Event,
+    Examined,
+    Finish,
+    Holding,
+    Joined,
+    Kill,
+    Late,
+    Left,
+    Over,
+    Progressed,
+    RankEnded,
+    Say,
+    Start,
+    Terminate,
+    Tick,
+    Uncordon,
+)
+
+__all__ = ["TABLE", "Machine", "Row", "excuse"]
+
+_AT_EXIT: Final = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS})
+_SAME_REQUEST_S: Final = 0.5
+_OURS: Final = frozenset({signal.SIGTERM, signal.SIGKILL})
+
+
+def excuse(ended: RankEnded) -> str | None:
+    """Return why this end counts as success although it is not one; None if it does not."""
+    if ended.finished and ended.signal in _AT_EXIT:
+        return "it had finished before; this counts as success"
+    return None
+
+
+def _well(ended: RankEnded) -> bool:
+    return ended.code == 0 or excuse(ended) is not None
+
+
+@dataclass(slots=True)
+class _Member:
+    """A node of the current attempt. ``left_s`` is when its launcher was last heard, once its link is gone; ``dead_s``
+    when it was known to be dead, and not only out of reach: what it ran is killed by its guard.
+    """
+
+    node: NodeFacts
+    place: int
+    base: int
+    ended: dict[int, RankEnded] = field(default_factory=dict)
+    over: Over | None = None
+    left_s: float | None = None
+    relink_until_s: float = 0.0
+    lost: bool = False
+    dead_s: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.node.name
+
+    @property
+    def all_ended(self) -> bool:
+        return self.over is not None or self.lost or len(self.ended) == self.node.nproc
+
+
+class Machine:
+    """The state of one job. ``now`` is monotonic seconds; ``wall`` are seconds since 1970, for cordons alone.
+
+    ``again`` says that the `Job` is one that another controller has left.
+    """
+
+    def __init__(self, spec: Spec, job: Job, *, now: float, rng: random.Random, again: bool = False) -> None:
+        self.spec, self.job = spec, job
+        self._rng = rng
+        self._now = self._began_s = now
+        self._wall = 0.0
+        self._out: list[Action] = []
+        self._here: dict[str, NodeFacts] = {}
+        self._order: list[str] = []  # in which nodes joined first
+        self._last_joined_s = now
+        self._members: dict[str, _Member] = {}
+        self._resumed_s = now if again else None
+        self._deaths: list[Death] = []
+        self._late: list[LateRank] = []
+        self._failed_s: float | None = None
+        self._asked_s = now
+        self._kill_now = False
+        self._due_s = now
+        self._killed = False
+        self._verify_s = now
+        self._killed_total = 0
+        self._exam: Examination | None = None
+        self._told_attempt = -1
+        self._since_s = now
+        if again and job.state in (State.EXECUTE, State.VERIFY):
+            self._expect(job.places)
+            for member in self._members.values():
+                member.left_s, member.relink_until_s = now, now + spec.waits.orphan_s
+                member.lost = member.name in job.lost
+
+    def handle(self, event: Event, now: float, *, wall: float = 0.0) -> list[Action]:
+        """Take one event; return what to do, in order. `job` is then what must be journaled before it is done."""
+        self._now, self._wall, self._out = now, wall or self._wall, []
+        if not self.job.state.final:
+            self._note(event)
+            while (row := self._next_row()) is not None:
+                if row.then is not self.job.state:
+                    self._since_s = now
+                    self._set(state=row.then)
+                row.act(self)
+        return self._out
+
+    def here(self) -> dict[str, NodeFacts]:
+        """The nodes whose launchers are connected."""
+        return dict(self._here)
+
+    def lost(self) -> tuple[str, ...]:
+        """The nodes of the current attempt that are gone."""
+        return tuple(member.name for member in self._members.values() if member.lost)
+
+    def refuses_to_drain(self, name: str) -> str | None:
+        """Why node ``name`` cannot be left without ending the job; None if it can."""
+        places = [node.name for node in self.job.places]
+        if name not in places:
+            return None
+        others = [node.name for node in self._usable() if node.name != name]
+        if len(others) >= self.spec.min_nodes:
+            return None
+        return (
+            f"without {name} there would be {_count(len(others), 'node')}, and the job needs {self.spec.min_nodes}: "
+            "start a launcher on another node first, or stop the job"
+        )
+
+    def _next_row(self) -> Row | None:
+        return next((row for row in TABLE if row.state is self.job.state and row.test(self)), None)
+
+    # --- what happened -----------------------------------------------------------------------------------------------
+
+    def _note(self, event: Event) -> None:
+        match event:
+            case Joined(node, holding):
+                self._joined(node, holding)
+            case Left(name, how, heard_s):
+                self._left(name, how, heard_s)
+            case RankEnded():
+                self._rank_ended(event)
+            case Over():
+                self._over(event)
+            case Progressed(_, attempt, step):
+                if attempt == self.job.attempt and step > self.job.best_step:
+                    self._set(best_step=step, budget=self.job.budget.progressed(), past=self.job.past.cleared())
+            case Late():
+                self._rank_late(event)
+            case Examined():
+                if self._exam is not None:
+                    self._exam.found(event)
+            case Asked(number, by):
+                self._asked(number, by)
+            case Drain(name):
+                if name not in self.job.draining:
+                    self._set(draining=(*self.job.draining, name))
+            case Uncordon(name):
+                self._set(
+                    cordon=self.job.cordon.lifted(name),
+                    draining=tuple(each for each in self.job.draining if each != name),
+                )
+            case Tick():
+                pass
+        self._time_passed()
+
+    def _joined(self, node: NodeFacts, holding: Holding) -> None:
+        name = node.name
+        if name not in self._here and name not in self._order:
+            self._order.append(name)
+            if self._several():
+                self._say(NodeJoined(node=name, host=node.host, nproc=node.nproc))
+        self._last_joined_s = self._now
+        self._here[name] = node
+        member = self._members.get(name)
+        current = holding.attempt == self.job.attempt and self.job.attempt >= 0
+        if member is None or not current:
+            if holding.attempt >= 0 and holding.over is None:
+                self._out.append(Kill(name, holding.attempt))
+            if member is None:
+                return
+        if node.pid != member.node.pid:  # another launcher: what the one before it ran is lost with it
+            if member.left_s is None:
+                member.left_s = self._now
+            member.relink_until_s = self._now
+            if node.machine and node.machine == member.node.machine:  # it holds the lock of the one before it
+                member.dead_s = self._now
+            return
+        member.left_s = None
+        if current:
+            for ended in holding.ended:
+                self._rank_ended(ended)
+            if holding.over is not None:
+                self._over(holding.over)
+        elif self.job.state is State.EXECUTE and not member.lost and holding.attempt < self.job.attempt:
+            self._start_on(member)  # the order was journaled, and never arrived
+        elif holding.attempt < self.job.attempt:
+            member.over = Over(node=name, attempt=self.job.attempt)  # it never started, and is not told to any more
+        if self._killed and member.over is None:
+            self._out.append(Kill(name, self.job.attempt))
+
+    def _left(self, name: str, how: str, heard_s: float) -> None:
+        self._here.pop(name, None)
+        member = self._members.get(name)
+        if member is not None and member.left_s is None:
+            member.left_s = heard_s
+            member.relink_until_s = self._now + (0.0 if how == "silent" else self.spec.waits.relink_s)
+        if self._exam is not None:
+            self._exam.gone(name)
+
+    def _rank_ended(self, event: RankEnded) -> None:
+        member = self._members.get(event.node)
+        if member is None or event.attempt != self.job.attempt or not 0 <= event.local_rank < member.node.nproc:
+            return
+        if event.local_rank in member.ended:
+            return
+        member.ended[event.local_rank] = event
+        if _well(event) and event.code == 0:
+            return
+        rank = member.base + event.local_rank
+        ours = self.job.ending is not None and event.signal in _OURS
+        if not ours:
+            self._say(
+                RankDied(
+                    rank=rank,
+                    attempt=event.attempt,
+                    code=event.code,
+                    signal=event.signal,
+                    step=event.step,
+                    excused=excuse(event),
+                    node=member.name if self._several() else None,
+                )
+            )
+        if _well(event) or ours:
+            return
+        self._deaths.append(Death(rank, event.code, event.signal, event.tail, node=member.name, step=event.step))
+        ending = self.job.ending
+        if ending is None:
+            settle_s = 0.0 if event.signal is not None else self.spec.waits.settle_s
+            self._failed_s = min(self._failed_s or self._now + settle_s, self._now + settle_s)
+        elif ending.why in ("asked", "drained"):  # its part of the step is lost: no use in waiting for long
+            self._due_s = min(self._due_s, self._now + self.spec.waits.broken_drain_s)
+
+    def _over(self, event: Over) -> None:
+        member = self._members.get(event.node)
+        if member is None or event.attempt != self.job.attempt or member.over is not None:
+            return
+        if event.node not in self._here or self._here[event.node].pid != member.node.pid:
+            return  # another launcher knows nothing of the ranks of the one before it
+        member.over = event
+        if event.port:
+            self._here[event.node] = msgspec.structs.replace(self._here[event.node], port=event.port)
+        self._killed_total += event.killed
+        for i, death in enumerate(self._deaths):
+            local = death.rank - member.base
+            if death.node == member.name and 0 <= local < len(event.tails) and event.tails[local]:
+                self._deaths[i] = replace(death, tail=event.tails[local])
+
+    def _rank_late(self, event: Late) -> None:
+        member = self._members.get(event.node)
+        if member is None or event.attempt != self.job.attempt or self.job.state is not State.EXECUTE:
+            return
+        rank = member.base + event.local_rank
+        if all(late.rank != rank for late in self._late):
+            self._late.append(
+                LateRank(
+                    rank=rank, node=member.name, phase=event.phase, seconds=event.seconds, allowed_s=event.allowed_s
+                )
+            )
+            self._say(
+                RankLate(
+                    rank=rank, node=member.name, phase=event.phase, seconds=event.seconds, allowed_s=event.allowed_s
+                )
+            )
+
+    def _asked(self, number: int, by: str) -> None:
+        if not self.job.asked:
+            self._set(asked=number)
+            self._asked_s = self._now
+        elif self._now - self._asked_s > _SAME_REQUEST_S:
+            self._kill_now = True
+
+    def _time_passed(self) -> None:
+        for member in self._members.values():
+            gone = member.left_s is not None and self._now >= member.relink_until_s
+            if gone and not member.lost and member.over is None:
+                member.lost = True
+                self._set(lost=(*self.job.lost, member.name))
+                self._say(NodeLost(node=member.name, ranks=member.node.nproc))
+
+    # --- what rows ask ------------------------------------------------------------------------------------------------
+
+    def _usable(self) -> list[NodeFacts]:
+        """The nodes that may have a place, the earliest first."""
+        return [
+            self._here[name]
+            for name in self._order_of_here()
+            if name not in self.job.draining and not self.job.cordon.is_cordoned(name, now=self._wall)
+        ]
+
+    def _order_of_here(self) -> list[str]:
+        known = [name for name in self._order if name in self._here]
+        return sorted(known, key=lambda name: self._here[name].index if self._here[name].index >= 0 else 1 << 30)
+
+    def _chosen(self) -> tuple[NodeFacts, ...] | None:
+        """The nodes of the next attempt by place; None while more should be waited for."""
+        return choose(
+            before=[node.name for node in self.job.places],
+            usable=self._usable(),
+            fewest=self.spec.min_nodes,
+            most=self.spec.max_nodes,
+            hurry=self._hurry(),
+        )
+
+    def _hurry(self) -> bool:
+        """Whether the fewest nodes are enough now."""
+        if self.job.places:
+            return self._now - self._since_s >= self.spec.waits.shrink_s
+        return self._now - self._last_joined_s >= self.spec.waits.join_s
+
+    def _enough(self) -> bool:
+        if self._now < self._due_s:
+            return False
+        chosen = self._chosen()
+        if chosen is None:
+            return False
+        if self.job.places or self._hurry():
+            return True
+        return len(self._usable()) >= len(chosen) + self.spec.spares
+
+    def _waited_too_long(self) -> bool:
+        return self._now - max(self._since_s, self._due_s) >= self.spec.waits.wait_s
+
+    def _is_asked(self) -> bool:
+        return self.job.asked != 0
+
+    def _place_is_lost(self) -> bool:
+        return any(node.name not in self._here for node in self.job.places)
+
+    def _exam_is_bad(self) -> bool:
+        return self._exam is not None and self._exam.over(self._now) and bool(self._exam.bad())
+
+    def _exam_is_good(self) -> bool:
+        return self._exam is None or (self._exam.over(self._now) and not self._exam.bad())
+
+    def _exam_goes_on(self) -> bool:
+        return self._exam is not None and self._exam.next_round_due(self._now)
+
+    def _all_well(self) -> bool:
+        return all(
+            len(member.ended) == member.node.nproc and all(_well(ended) for ended in member.ended.values())
+            for member in self._members.values()
+        )
+
+    def _has_failed(self) -> bool:
+        if self._failed_s is None:
+            return False
+        return self._now >= self._failed_s or all(member.all_ended for member in self._members.values())
+
+    def _a_node_is_lost(self) -> bool:
+        return any(member.lost for member in self._members.values())
+
+    def _a_rank_is_late(self) -> bool:
+        return bool(self._late)
+
+    def _a_place_drains(self) -> bool:
+        return any(node.name in self.job.draining for node in self.job.places)
+
+    def _time_to_kill(self) -> bool:
+        if self._killed:
+            return False
+        ended = all(member.all_ended for member in self._members.values())
+        return ended or self._now >= self._due_s or (self._kill_now and self.job.asked != 0)
+
+    def _all_over(self) -> bool:
+        return self._killed and all(self._settled(member) for member in self._members.values())
+
+    def _settled(self, member: _Member) -> bool:
+        """Whether nothing of the attempt can still run on the node."""
+        if member.over is not None:
+            return True
+        if member.left_s is None:
+            return False
+        waits = self.spec.waits
+        if member.dead_s is not None:
+            return self._now >= member.dead_s + waits.fence_s
+        if self._resumed_s is not None and member.left_s <= self._resumed_s:
+            return self._now >= self._resumed_s + waits.orphan_s + waits.fence_s
+        return self._now >= member.left_s + waits.lease_s + waits.fence_s
+
+    def _why(self) -> str:
+        return self.job.ending.why if self.job.ending is not None else "failed"
+
+    def _left_behind(self) -> bool:
+        return self._all_over() and any(member.over and member.over.left for member in self._members.values())
+
+    def _over_and_asked(self) -> bool:
+        return self._all_over() and self.job.asked != 0
+
+    def _over_and_done(self) -> bool:
+        return self._all_over() and self._why() == "done"
+
+    def _over_and_drained(self) -> bool:
+        return self._all_over() and self._why() == "drained"
+
+    def _over_with_suspects(self) -> bool:
+        return self._all_over() and self._exam is None and bool(self._suspects())
+
+    def _suspects(self) -> list[NodeFacts]:
+        verdict = self._judged()
+        if not self.spec.checks or not verdict.suspects or len(self.job.places) == 1:
+            return []
+        return [self._here[name] for name in verdict.suspects if name in self._here]
+
+    def _over_and_hopeless(self) -> bool:
+        return self._all_over() and self._exam_is_over() and self._given_up() is not None
+
+    def _over_and_worth_a_try(self) -> bool:
+        return self._all_over() and self._exam_is_over() and self._given_up() is None
+
+    def _exam_is_over(self) -> bool:
+        return self._exam is None or self._exam.over(self._now)
+
+    def _judged(self) -> Verdict:
+        """What happened, by what is known of it now."""
+        bad = self._exam.bad() if self._exam is not None and self._exam.over(self._now) else {}
+        return judge(
+            Evidence(
+                deaths=tuple(self._deaths),
+                lost=self.lost(),
+                late=tuple(self._late),
+                bad=tuple(bad.items()),
+                n_nodes=len(self.job.places),
+            ),
+            self.job.past,
+            allow_skip=self.spec.skip_bad_batch,
+        )
+
+    def _given_up(self) -> str | None:
+        """Why there is no other attempt; None if there is one."""
+        verdict = self._judged()
+        if self.spec.max_restarts == 0:
+            return "no restart is allowed (max_restarts is 0)"
+        if verdict.act is Act.STOP:
+            return verdict.sentence
+        if self.job.budget.spent(self.spec.max_restarts):
+            return f"{self.job.budget.restarts} restarts in a row brought no new step"
+        return None
+
+    # --- what rows do -------------------------------------------------------------------------------------------------
+
+    def _warm_up(self) -> None:
+        chosen = self._chosen()
+        assert chosen is not None
+        before = [node.name for node in self.job.places]
+        for place, node in enumerate(chosen):
+            if before and node.name not in before:
+                self._say(
+                    PlaceTaken(place=place, node=node.name, before=before[place] if place < len(before) else None)
+                )
+        if before and len(chosen) != len(before):
+            self._say(Notice(text=f"going on with {_count(len(chosen), 'node')}, {len(before)} before"))
+        self._set(places=chosen)
+        new = [node for node in chosen if node.name not in self.job.checked]
+        self._exam = None
+        if new and (self.spec.checks or (self.spec.pair_checks and len(chosen) > 1)):
+            self._examine(new, list(chosen) if self.spec.pair_checks else [])
+
+    def _examine(self, nodes: list[NodeFacts], paired: list[NodeFacts]) -> None:
+        self._exam = Examination(self.spec.checks, nodes, paired, now=self._now, within_s=self.spec.check_s)
+        self._out += self._exam.orders(self._now)
+
+    def _next_round(self) -> None:
+        assert self._exam is not None
+        self._out += self._exam.orders(self._now)
+
+    def _warm_up_failed(self) -> None:
+        bad = self._exam.bad() if self._exam is not None and self._exam.over(self._now) else {}
+        self._exam = None
+        for name, sentence in bad.items():
+            self._cordon(name, sentence)
+        self._due_s = self._now
+
+    def _execute(self) -> None:
+        places = self.job.places
+        if self._exam is not None:
+            self._set(checked=tuple(sorted({*self.job.checked, *(node.name for node in places)})))
+        self._exam = None
+        self._set(attempt=self.job.attempt + 1, ending=None, lost=())
+        self._resumed_s = None
+        self._deaths, self._late, self._failed_s, self._killed = [], [], None, False
+        self._killed_total = 0
+        # what a launcher said last is newer than what it said when its place was chosen: its port, above all
+        self._set(places=tuple(self._here.get(node.name, node) for node in places))
+        self._expect(self.job.places)
+        for member in self._members.values():
+            self._start_on(member)
+        self._say(AttemptStarted(attempt=self.job.attempt, world=self._world(), job=self.job.name))
+
+    def _expect(self, places: tuple[NodeFacts, ...]) -> None:
+        self._members, base = {}, 0
+        for place, node in enumerate(places):
+            self._members[node.name] = _Member(node, place, base)
+            base += node.nproc
+
+    def _several(self) -> bool:
+        """Whether there is a node to be named."""
+        return self.spec.max_nodes + self.spec.spares > 1
+
+    def _world(self) -> int:
+        return sum(node.nproc for node in self.job.places)
+
+    def _start_on(self, member: _Member) -> None:
+        first = self.job.places[0]
+        self._out.append(
+            Start(
+                node=member.name,
+                attempt=self.job.attempt,
+                place=member.place,
+                n_places=len(self.job.places),
+                base=member.base,
+                world=self._world(),
+                master_addr=first.host,
+                master_port=first.port,
+                resume_must=self.spec.resume,
+                restore_before=self.job.restore_before,
+                skip=self.job.skip,
+            )
+        )
+
+    def _end(self, ending: Ending, *, grace_s: float, polite: bool = True) -> None:
+        self._set(ending=ending)
+        self._killed = False
+        self._verify_s = self._now
+        self._due_s = self._now + grace_s
+        for member in self._members.values():
+            if polite and member.name in self._here and not member.all_ended:
+                self._out.append(Terminate(member.name, self.job.attempt))
+
+    def _end_done(self) -> None:
+        self._end(Ending(why="done"), grace_s=0.0, polite=False)
+
+    def _end_asked(self) -> None:
+        self._end(Ending(why="asked", signal=self.job.asked), grace_s=self.spec.grace_s)
+
+    def _end_drained(self) -> None:
+        names = [node.name for node in self.job.places if node.name in self.job.draining]
+        self._say(Notice(text=f"draining {', '.join(names)}: all ranks stop at a saved step"))
+        self._end(Ending(why="drained", sentence=", ".join(names)), grace_s=self.spec.grace_s)
+
+    def _end_failed(self) -> None:
+        self._end(Ending(why="failed"), grace_s=self.spec.stop_grace_s)
+
+    def _kill(self) -> None:
+        self._killed = True
+        for member in self._members.values():
+            if member.name in self._here and member.over is None:
+                self._out.append(Kill(member.name, self.job.attempt))
+
+    def _examine_suspects(self) -> None:
+        suspects = self._suspects()
+        self._say(Notice(text=f"checking {', '.join(node.name for node in suspects)}"))
+        self._examine(suspects, [])
+
+    def _recover(self) -> None:
+        self._stopped()
+        verdict = self._judged()
+        if self._exam is not None:
+            for name, sentence in self._exam.bad().items():
+                self._cordon(name, sentence)
+        elif verdict.act is Act.REPLACE and verdict.node is not None and verdict.node in self._here:
+            self._cordon(verdict.node, verdict.sentence)
+        self._exam = None
+        budget, delay_s = self.job.budget.spend(chance=self._rng.random())
+        self._due_s = self._now + delay_s
+        self._set(budget=budget, past=self.job.past.after(verdict, tuple(self._deaths)), reason=verdict.sentence)
+        if verdict.act is Act.ROLL_BACK and verdict.step is not None:
+            self._set(restore_before=verdict.step, skip=(verdict.step, verdict.step))
+        when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
+        lines = last_words(self._deaths, name_nodes=self._several())
+        self._say(Notice(text=f"{verdict.sentence}; starting all ranks again {when}"), lines=lines)
+
+    def _recover_drained(self) -> None:
+        self._stopped()
+        for node in self.job.places:
+            if node.name in self.job.draining:
+                self._say(NodeDrained(node=node.name, step=self.job.best_step))
+        self._due_s = self._now
+
+    def _stopped(self) -> None:
+        if self._told_attempt >= self.job.attempt:
+            return
+        self._told_attempt = self.job.attempt
+        left = [pid for member in self._members.values() if member.over for pid in member.over.left]
+        reason = f"{left} cannot be killed" if left else "none of its processes is left"
+        self._say(
+            AttemptStopped(
+                attempt=self.job.attempt,
+                reason=reason,
+                seconds=self._now - self._verify_s,
+                killed=self._killed_total,
+            )
+        )
+
+    def _cordon(self, name: str, sentence: str) -> None:
+        cordon, refusal = self.job.cordon.cordoned(name, sentence, now=self._wall, n_nodes=len(self._order))
+        if refusal is None:
+            self._set(cordon=cordon, checked=tuple(each for each in self.job.checked if each != name))
+            self._say(NodeCordoned(node=name, reason=sentence))
+        else:
+            self._say(Notice(text=refusal))
+
+    def _succeed(self) -> None:
+        self._stopped()
+        self._set(exit_code=0)
+        self._say(JobSucceeded(attempts=self.job.attempt + 1, seconds=self._now - self._began_s))
+        self._out.append(Finish(0))
+
+    def _stop(self) -> None:
+        self._stopped()
+        took_s = self._now - self._asked_s
+        code = 128 + self.job.asked
+        self._set(exit_code=code)
+        self._say(JobStopped(signal=self.job.asked, seconds=took_s, killed=self._killed_total))
+        self._out.append(Finish(code))
+
+    def _fail(self) -> None:
+        self._stopped()
+        verdict = self._judged()
+        if self._left_behind():
+            left = [pid for member in self._members.values() if member.over for pid in member.over.left]
+            reason = f"processes {', '.join(map(str, left))} cannot be killed and may hold memory or a device"
+        else:
+            reason = self._given_up() or verdict.sentence
+        cause = verdict.cause
+        self._set(reason=reason, exit_code=1 if cause is None else cause.exit_code)
+        fact = JobFailed(
+            reason=reason,
+            attempts=self.job.attempt + 1,
+            rank=None if cause is None else cause.rank,
+            code=None if cause is None else cause.code,
+            signal=None if cause is None else cause.signal,
+        )
+        self._say(fact, lines=last_words(self._deaths, name_nodes=self._several()))
+        self._out.append(Finish(self.job.exit_code or 1))
+
+    def _fail_waiting(self) -> None:
+        names = ", ".join(self._order_of_here()) or "none"
+        reason = (
+            f"waited {self.spec.waits.wait_s:g} s for {_count(self.spec.min_nodes, 'node')}; there are {names}"
+            " (start a launcher on more nodes, or lower MIN of --nodes)"
+        )
+        self._set(reason=reason, exit_code=75)
+        self._say(JobFailed(reason=reason, attempts=self.job.attempt + 1))
+        self._out.append(Finish(75))
+
+    def _say(self, fact: Fact, *, lines: tuple[str, ...] = ()) -> None:
+        self._out.append(Say(fact, lines))
+
+    def _set(self, **changes: object) -> None:
+        self.job = msgspec.structs.replace(self.job, **changes)
+
+
+class Row(NamedTuple):
+    """In ``state``, when ``test`` holds, go to ``then`` and do ``act``. The first row that holds is taken."""
+
+    state: State
+    when: str
+    then: State
+    does: str
+    test: Callable[[Machine], bool]
+    act: Callable[[Machine], None]
+
+
+S, M = State, Machine
+TABLE: Final = (
+    Row(S.START, "asked to stop", S.STOPPED, "release the nodes", M._is_asked, M._stop),
+    Row(S.START, "enough nodes", S.WARM_UP, "give places, check the nodes", M._enough, M._warm_up),
+    Row(S.START, "too few nodes for too long", S.FAILED, "tell who is there", M._waited_too_long, M._fail_waiting),
+    Row(S.WARM_UP, "asked to stop", S.STOPPED, "release the nodes", M._is_asked, M._stop),
+    Row(S.WARM_UP, "a node is gone", S.RECOVER, "choose again", M._place_is_lost, M._warm_up_failed),
+    Row(S.WARM_UP, "a check failed", S.RECOVER, "cordon the node", M._exam_is_bad, M._warm_up_failed),
+    Row(S.WARM_UP, "another round of checks", S.WARM_UP, "order it", M._exam_goes_on, M._next_round),
+    Row(S.WARM_UP, "all checks passed", S.EXECUTE, "start all ranks", M._exam_is_good, M._execute),
+    Row(S.EXECUTE, "all ranks ended well", S.VERIFY, "end what they left", M._all_well, M._end_done),
+    Row(S.EXECUTE, "a rank failed", S.VERIFY, "end the others", M._has_failed, M._end_failed),
+    Row(S.EXECUTE, "a node is lost", S.VERIFY, "end the others", M._a_node_is_lost, M._end_failed),
+    Row(S.EXECUTE, "a rank is late", S.VERIFY, "end all", M._a_rank_is_late, M._end_failed),
+    Row(S.EXECUTE, "asked to stop", S.VERIFY, "let ranks save", M._is_asked, M._end_asked),
+    Row(S.EXECUTE, "a node drains", S.VERIFY, "let ranks save", M._a_place_drains, M._end_drained),
+    Row(S.VERIFY, "ended, or grace over", S.VERIFY, "kill what is left", M._time_to_kill, M._kill),
+    Row(S.VERIFY, "a process cannot be killed", S.FAILED, "name it", M._left_behind, M._fail),
+    Row(S.VERIFY, "over, asked to stop", S.STOPPED, "release the nodes", M._over_and_asked, M._stop),
+    Row(S.VERIFY, "over, all ended well", S.SUCCEEDED, "release the nodes", M._over_and_done, M._succeed),
+    Row(S.VERIFY, "over, drained", S.RECOVER, "leave the node", M._over_and_drained, M._recover_drained),
+    Row(S.VERIFY, "over, a node is suspect", S.VERIFY, "check it", M._over_with_suspects, M._examine_suspects),
+    Row(S.VERIFY, "another round of checks", S.VERIFY, "order it", M._exam_goes_on, M._next_round),
+    Row(S.VERIFY, "over, no use in another try", S.FAILED, "show the cause", M._over_and_hopeless, M._fail),
+    Row(S.VERIFY, "over, worth another try", S.RECOVER, "cordon, back off", M._over_and_worth_a_try, M._recover),
+    Row(S.RECOVER, "asked to stop", S.STOPPED, "release the nodes", M._is_asked, M._stop),
+    Row(S.RECOVER, "back-off over, enough nodes", S.WARM_UP, "fill the places", M._enough, M._warm_up),
+    Row(S.RECOVER, "too few nodes for too long", S.FAILED, "tell who is there", M._waited_too_long, M._fail_waiting),
+)
+
+
+def _count(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"

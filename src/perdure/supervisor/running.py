@@ -1,0 +1,28 @@
+"""Which run of a job a controller that starts now belongs to: the one that was left off, or a new one."""
+
+from __future__ import annotations
+
+import uuid
+
+import msgspec
+
+from perdure.supervisor.config import Spec
+from perdure.supervisor.job import Job
+from perdure.supervisor.journal import Journal
+
+__all__ = ["next_job"]
+
+
+def next_job(journal: Journal, spec: Spec, *, wall: float) -> tuple[Job, bool]:
+    """Return the job to go on with, and whether another controller has left it.
+
+    A run that was not over goes on, with the next term: its controller died, or its machine did. Its restart budget
+    and what is known of its nodes go on with it. A run that is over stays so: a new one begins.
+    """
+    kept = journal.newest()
+    if kept is not None and not kept.job.state.final:
+        return msgspec.structs.replace(kept.job, term=kept.job.term + 1), True
+    run = uuid.uuid4().hex[:12]
+    journal.begin(run, spec, at=wall)
+    cordon = Job(name=spec.name, run=run) if kept is None else Job(name=spec.name, run=run, cordon=kept.job.cordon)
+    return cordon, False
