@@ -1,13 +1,13 @@
 """How a job in an allocation ends, also when the node of its batch script has died.
 
-With ``--no-kill`` an allocation outlives any of its nodes, the first one too: then the batch script and its ``srun`` are
-gone, the launchers of the other nodes go on (what they print is lost), and Slurm would keep the job as running for ever
-after they have ended. So
+With ``--no-kill`` an allocation outlives any of its nodes, the first one too: then the batch script and its ``srun``
+are gone, the launchers of the other nodes go on (what they print is lost), and Slurm would keep the job as running for
+ever after they have ended. So
 
-- a launcher that ends with the job's outcome writes it to a file beside the logs. Code 75 (try again) is none: a launcher
-  that was cut off says so while the others go on; nor are 130 and 143, the answers to a signal;
-- a launcher that ends and does not reach the process that started the step asks Slurm to requeue the job. The script that
-  then starts finds the file, and ends with what it says.
+- a launcher that ends with the job's outcome writes it to a file beside the logs. Code 75 (try again) is none: a
+  launcher that was cut off says so while the others go on; nor are 130 and 143, the answers to a signal;
+- a launcher that ends and does not reach the process that started the step asks Slurm to requeue the job. The script
+  that then starts finds the file, and ends with what it says.
 """
 
 from __future__ import annotations
@@ -17,14 +17,13 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from perdure.adapters.slurm.step import ask
+from perdure.adapters.slurm.step import STARTER, ask
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import PerdureError, StorageError, TryAgain
 
 __all__ = ["OUTCOME", "STARTER", "leave", "note_outcome", "outcome"]
 
 OUTCOME = "PERDURE_SLURM_OUTCOME"  # the file; set by the batch script of `perdure submit`
-STARTER = "PERDURE_SLURM_STARTER"  # HOST:PORT at which the process that started the step listens
 _UNDECIDED = (75, 130, 143)
 _TRIES, _TRY_S, _PAUSE_S = 3, 3.0, 1.0
 

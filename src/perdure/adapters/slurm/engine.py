@@ -8,7 +8,7 @@ one on the first node of the step listens at the address that all of them were g
 
 | option of ``srun`` | why |
 |---|---|
-| ``--no-kill``, ``--kill-on-bad-exit=0``, ``--wait=0`` | a node or a launcher that is gone must not take the others along |
+| ``--no-kill``, ``--kill-on-bad-exit=0``, ``--wait=0`` | a node or launcher that is gone takes no other along |
 | ``--overlap`` | the step that we may be in (an interactive shell) holds the CPUs already |
 | ``--cpu-bind=none``, ``--mpi=none`` | the launcher's ranks use the whole node; nothing here speaks PMI |
 | ``--input=none`` | ranks read nothing from whoever submitted |
@@ -67,8 +67,8 @@ def needs_step(allocation: Allocation) -> bool:
     step = allocation.step
     if step is not None and not step.one_task_a_node:
         raise CallError(
-            f"this step has {step.n_tasks} tasks on {len(step.nodes)} nodes, but perdure run starts the ranks of a node "
-            "itself; start it without srun, or with srun --ntasks-per-node=1"
+            f"this step has {step.n_tasks} tasks on {len(step.nodes)} nodes, but perdure run starts the ranks of a "
+            "node itself; start it without srun, or with srun --ntasks-per-node=1"
         )
     return len(allocation.nodes) > 1 and (step is None or len(step.nodes) == 1)
 

@@ -14,10 +14,8 @@ from perdure.errors import CallError, TryAgain
 
 __all__ = ["ended", "follow", "held"]
 
-_GOING_ON = frozenset(
-    ("CONFIGURING", "COMPLETING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESIZING", "RUNNING")
-    + ("SIGNALING", "SPECIAL_EXIT", "STAGE_OUT", "STOPPED", "SUSPENDED")
-)
+_WAITING = ("CONFIGURING", "PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT")
+_BUSY = ("COMPLETING", "RESIZING", "RUNNING", "SIGNALING", "STAGE_OUT", "STOPPED", "SUSPENDED")
 _POLL_S = 2.0
 _PATIENCE_S = 600.0  # a slurmctld that is restarted
 
@@ -39,7 +37,7 @@ def ended(shown: str) -> int | None:
     (64, None)
     """
     fields = _fields(shown)
-    if fields["JobState"] in _GOING_ON:
+    if fields["JobState"] in (*_WAITING, *_BUSY):
         return None
     code, _, signal = fields.get("ExitCode", "0:0").partition(":")
     if int(signal or 0):

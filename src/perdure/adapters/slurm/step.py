@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import socket
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
@@ -18,12 +19,14 @@ from perdure.adapters.slurm.engine import Start
 from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import CallError, NeedsPerson, TryAgain
 
-__all__ = ["ask", "run_step"]
+__all__ = ["STARTER", "ask", "run_step"]
 
+STARTER = "PERDURE_SLURM_STARTER"  # HOST:PORT at which the process that started the step lives as long as it listens
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _ASK_S = 30.0
 _POLL_S = 0.2
+_BACKLOG = 4096  # nobody is accepted: that the kernel answers is all that is asked
 
 
 def ask(*words: str, env: Mapping[str, str], timeout_s: float = _ASK_S) -> str:
@@ -41,10 +44,11 @@ def ask(*words: str, env: Mapping[str, str], timeout_s: float = _ASK_S) -> str:
     return done.stdout
 
 
-def run_step(start: Start, *, job: int, say: Callable[[str], None], clock: Clock = SYSTEM) -> int:
+def run_step(start: Start, *, job: int, address: str, say: Callable[[str], None], clock: Clock = SYSTEM) -> int:
     """Run the step to its end; return the highest exit code of its launchers (128 + signal for a killed one).
 
-    SIGTERM, SIGINT and SIGUSR1 of this process go to all launchers as they are. To be called in the main thread.
+    SIGTERM, SIGINT and SIGUSR1 of this process go to all launchers as they are. While it lives they can reach a port
+    at ``address``, which is this machine's (`perdure.adapters.slurm.ending`). To be called in the main thread.
     """
     waiting: list[int] = []
 
@@ -52,11 +56,11 @@ def run_step(start: Start, *, job: int, say: Callable[[str], None], clock: Clock
         waiting.append(number)
 
     before = {number: signal.signal(number, note) for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)}
+    sign = socket.create_server(("", 0), backlog=_BACKLOG)
+    env = {**start.env, STARTER: f"{address}:{sign.getsockname()[1]}"}
     try:
         try:
-            srun = subprocess.Popen(
-                start.command, env=start.env, start_new_session=True, preexec_fn=_end_with(os.getpid())
-            )
+            srun = subprocess.Popen(start.command, env=env, start_new_session=True, preexec_fn=_end_with(os.getpid()))
         except FileNotFoundError:
             raise CallError("there is no srun on PATH; run this where Slurm's commands are") from None
         while True:
@@ -68,6 +72,7 @@ def run_step(start: Start, *, job: int, say: Callable[[str], None], clock: Clock
             while waiting:
                 _pass_on(waiting.pop(0), start, job, say, clock)
     finally:
+        sign.close()
         for number, handler in before.items():
             signal.signal(number, handler)
 
