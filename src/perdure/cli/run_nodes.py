@@ -128,6 +128,7 @@ def _joined_node(
             secret=secret,
             addresses=lambda: [endpoint],
             start=start,
+            speaks=args.engine != "slurm-node" or args.node_index == 0,  # srun shows what all nodes print
         )
 
 

@@ -78,7 +78,7 @@ def _launcher(args: argparse.Namespace, allocation: Allocation, job: str, run_he
     step = allocation.step
     if step is None or not step.one_task_a_node:
         raise CallError(f"--engine {ENGINE} is for launchers that perdure run has started in a step of Slurm")
-    args.node_index = step.node_index
+    args.engine, args.node_index = ENGINE, step.node_index
     args.node_name = args.node_name or allocation.node_name or step.nodes[step.node_index]
     try:
         code = run_here()
