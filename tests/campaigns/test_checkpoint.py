@@ -13,7 +13,7 @@ import os
 import re
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 REPORT = ROOT / "docs" / "reports" / "checkpoint.md"
-TESTED = ("checkpoint", "fabric", "process", "progress", "shm", "state", "store", "wire", "adapters/torch")
+TESTED = ("adapters/torch", "checkpoint", "codec", "fabric", "layout", "plan", "process", "progress", "shm", "state")
+TESTED += ("store", "upkeep", "wire")
 MACHINERY = (
     "conftest",
     "fault_cases",
@@ -31,6 +32,7 @@ MACHINERY = (
     "jumping",
     "node_faults",
     "relay",
+    "staged",
     "strikes",
     "trainer",
 )
@@ -55,9 +57,10 @@ FINGERPRINT = fingerprint()  # of what is about to run, whatever is edited meanw
 class Tally:
     """How many cases of each kind ended how; kept in the report itself."""
 
-    def __init__(self, faults: dict[str, tuple[str, ...]], phases: tuple[str, ...]) -> None:
+    def __init__(self, faults: dict[str, tuple[str, ...]], phases: tuple[str, ...], drawn: Sequence[str]) -> None:
         self.faults, self.phases = faults, phases
         self.counts = {(fault, phase): [0] * WAYS for fault, of in faults.items() for phase in of}
+        self.drawn = {each: [0] * WAYS for each in drawn}
         self.wrong: list[str] = []
         self.played = 0
         self.loads: list[float] = []
@@ -67,13 +70,21 @@ class Tally:
 
     def _read(self, text: str) -> None:
         self.played = int(re.search(r"^Cases 0 to (\d+)", text, re.M)[1]) + 1  # type: ignore[index]
-        self.loads = [float(each) for each in re.findall(r"load average was ([\d.]+) to ([\d.]+)", text)[0]]
+        self.loads = [float(each) for each in re.findall(r"load average was (\d+\.\d) to (\d+\.\d)", text)[0]]
         self.wrong = re.findall(r"^- (case .*)$", text, re.M)
         for fault in self.faults:
             cells = re.search(rf"^\| {fault} \|(.*)\|$", text, re.M)[1].split("|")  # type: ignore[index]
             for phase, cell in zip(self.phases, cells, strict=True):
                 if cell.strip() != "":
                     self.counts[fault, phase] = [int(each) for each in cell.split("/")]
+        for each in self.drawn:
+            self.drawn[each] = [int(one) for one in re.search(rf"^\| {each} \| ([\d/]+) \|$", text, re.M)[1].split("/")]  # type: ignore[index]
+
+    def add(self, case: Any, way: int) -> None:
+        """Count a case that was recovered in that way."""
+        self.counts[case.fault, case.phase][way] += 1
+        for each in (case.coding, case.remote, case.model):
+            self.drawn[each][way] += 1
 
     def total(self, way: int) -> int:
         return sum(each[way] for each in self.counts.values())
@@ -89,8 +100,9 @@ class Tally:
             "# Faults of nodes",
             "",
             "Written by `./dev campaign checkpoint`: real ranks and agents of two or three nodes on one machine, one",
-            "fault each, then an attempt that recovers and one that has the disk alone. Every step of every attempt is",
+            "fault each, then an attempt that recovers and one that has a store alone. Every step of every attempt is",
             "compared bit for bit with an uninterrupted run; half of the cases recover on another number of ranks.",
+            "Saves are coded or not, carried to a remote tier or not; the model is sharded, or cut in stages.",
             "",
             f"Of the code `{FINGERPRINT}`.",
             "",
@@ -112,6 +124,16 @@ class Tally:
         for fault in self.faults:
             cells = ["/".join(map(str, self.counts.get((fault, phase), ()))) for phase in self.phases]
             lines.append(f"| {fault} | {' | '.join(cells)} |")
+        lines += [
+            "",
+            "By what is drawn besides. *Remote struck*: the moment of the fault is in the carry to the",
+            "remote tier, not into the drain. *Home lost*: all that the store that commits held is gone before the",
+            "attempt that recovers, half the time with all agents; the newest step is the newest that is left then.",
+            "",
+            "| drawn | cases |",
+            "|---|---|",
+            *(f"| {each} | {'/'.join(map(str, ways))} |" for each, ways in self.drawn.items()),
+        ]
         if self.wrong:
             lines += ["", "Wrong:", "", *(f"- {each}" for each in self.wrong)]
         new = REPORT.with_suffix(".new")
@@ -170,7 +192,8 @@ def test_no_fault_of_a_node_changes_a_bit(players: list[Player], capsys: pytest.
         case, how, wrong = players[0].play(int(os.environ["CASE"]))
         assert not wrong, f"{case}: {wrong}"
         return
-    tally = Tally(fault_cases.FAULTS, fault_cases.PHASES)
+    drawn = (*fault_cases.CODINGS, *fault_cases.REMOTES, *fault_cases.MODELS)
+    tally = Tally(fault_cases.FAULTS, fault_cases.PHASES, drawn)
     last = tally.played + int(os.environ.get("CASES", "1000000"))
     with ThreadPoolExecutor(len(players)) as pool:
         while tally.played < last:
@@ -180,7 +203,7 @@ def test_no_fault_of_a_node_changes_a_bit(players: list[Player], capsys: pytest.
                 if wrong:
                     tally.wrong.append(f"case {tally.played} ({case}): {wrong.splitlines()[0]}")
                 else:
-                    tally.counts[case.fault, case.phase][fault_cases.OUTCOMES.index(how)] += 1
+                    tally.add(case, fault_cases.OUTCOMES.index(how))
                 with capsys.disabled():
                     print(f"case {tally.played} ({case}): {how or 'WRONG: ' + wrong}", flush=True)
                 tally.played += 1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from conftest import HERE
 
 STEPS, EVERY, MOMENT = 12, 3, 6  # the fault is at or after the save of step 6
-ARGV = ("--steps", str(STEPS), "--every", str(EVERY), "--whole")
+ARGV = ("--steps", str(STEPS), "--every", str(EVERY), "--whole", "--lr", "1e-5")  # so small that deltas are worth it
 SILENT_S = 5
 DEADLINES = (
     "--deadlines",
@@ -55,6 +55,11 @@ DAY_S = 86400.0
 OUTCOMES = ("exactly", "an older step, told", "an older step, of which no rank had been told more")
 
 
+CODINGS = ("raw", "lossless", "auto")
+REMOTES = ("no remote", "remote", "remote struck", "home lost")  # struck: the moment of the fault is in the carry to it
+MODELS = ("shards", "stages")
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
     """One case; all else follows from ``seed``."""
@@ -63,9 +68,13 @@ class Case:
     phase: str
     new_mesh: bool
     seed: int
+    coding: str = "raw"
+    remote: str = "no remote"
+    model: str = "shards"
 
     def __str__(self) -> str:
-        return f"{self.fault}, {self.phase}, {'another mesh' if self.new_mesh else 'the same mesh'}, seed {self.seed}"
+        mesh = "another mesh" if self.new_mesh else "the same mesh"
+        return f"{self.fault}, {self.phase}, {mesh}, {self.coding}, {self.remote}, {self.model}, seed {self.seed}"
 
 
 def all_cases() -> list[tuple[str, str, bool]]:
@@ -73,8 +82,14 @@ def all_cases() -> list[tuple[str, str, bool]]:
 
 
 def draw(number: int) -> Case:
-    """The case of that number: all kinds in a shuffled order, then all again under other seeds."""
+    """The case of that number: all kinds in a shuffled order, then all again under other seeds.
+
+    Each with a coding, a remote tier or none, and a way to cut the model, which follow from the number.
+    """
     kinds = all_cases()
     turn, place = divmod(number, len(kinds))
     random.Random(turn).shuffle(kinds)
-    return Case(*kinds[place], seed=number)
+    fault, phase, new_mesh = kinds[place]
+    dice = random.Random(f"how {number}")
+    remotes = [each for each in REMOTES if each != "remote struck" or phase in STORE]
+    return Case(fault, phase, new_mesh, number, dice.choice(CODINGS), dice.choice(remotes), dice.choice(MODELS))

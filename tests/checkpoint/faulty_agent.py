@@ -1,8 +1,9 @@
 """`gated_agent.py` whose store can also be full or broken, and which can lack memory for others' copies.
 
 argv is job, url, lease, rules. ``do`` may also be "full" and "eio", which fail the call, and "eio after", which fails
-it once it has been done. Rules without a verb: ``no room`` refuses every copy for another node, ``no memory`` leaves
-room for no segment while the file ``no memory`` lies beside the run, ``clock`` lets the wall clock jump (`jumping`).
+it once it has been done; ``"of": text`` of each of these rules says how the URL of its store ends. Rules without a
+verb: ``no room`` refuses every copy for another node, ``no memory`` leaves room for no segment while the file
+``no memory`` lies beside the run, ``clock`` lets the wall clock jump (`jumping`).
 """
 
 from __future__ import annotations
@@ -64,10 +65,13 @@ def main() -> int:
         agent_memory.available_nbytes = lambda: 0 if (gate.folder / "no memory").exists() else really()  # type: ignore[assignment]
     if any(rule["do"] == "clock" for rule in given):
         jumping.install(gate.folder)
-    rules = [
-        Rule(r["verb"], faults[r["do"]], match=r["match"], nth=r.get("nth", 1)) for r in given if r["do"] in faults
-    ]
-    return serve(job, url, lease_s=float(lease_s), open_store=lambda place: Faults(open_store(place), rules))
+
+    def opened(place: str) -> Faults:
+        mine = [rule for rule in given if rule["do"] in faults and place.endswith(rule["of"])]
+        rules = [Rule(r["verb"], faults[r["do"]], match=r["match"], nth=r.get("nth", 1)) for r in mine]
+        return Faults(open_store(place), rules)
+
+    return serve(job, url, lease_s=float(lease_s), open_store=opened)
 
 
 sys.exit(main())

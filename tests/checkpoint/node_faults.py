@@ -3,7 +3,8 @@
 Each case is a life of three attempts: one in which the fault happens, one that recovers (on the same mesh or another,
 with new nodes for those that are gone), and one that restores with no memory left anywhere, so that the disk alone is
 judged too. All that ranks hold after each step must be, bit for bit, what an uninterrupted run holds there; where the
-number of ranks changes, one that stopped and went on from disk at the very same step.
+number of ranks changes, one that stopped and went on from disk at the very same step. A remote tier is judged as the
+disk is, and the disk may be lost as a whole before the attempt that recovers.
 """
 
 from __future__ import annotations
@@ -23,6 +24,11 @@ from strikes import Struck, Wrong, must
 
 import perdure
 from perdure.errors import PerdureError
+from perdure.store import Disk, Run
+from perdure.store.places import MARKER
+
+Reference = tuple[dict[tuple[int, int], str], dict[int, str]]
+CUT: dict[str, tuple[str, ...]] = {"shards": (), "stages": ("--staged",)}
 
 
 @dataclass
@@ -31,21 +37,21 @@ class References:
 
     folder: Path
     forker: Forker
-    _known: dict[tuple[int, ...], tuple[dict[tuple[int, int], str], dict[int, str]]] = field(default_factory=dict)
+    _known: dict[tuple[str, int, int, int], Reference] = field(default_factory=dict)
 
-    def of(self, world: int, at: int = 0, then: int = 0) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
+    def of(self, model: str, world: int, at: int = 0, then: int = 0) -> Reference:
         """``(rank, step)`` and ``step`` -> digest, of what each rank holds and of the whole.
 
-        ``world`` ranks, and from step ``at`` on ``then`` ranks.
+        ``world`` ranks that cut the model so (`MODELS`), and from step ``at`` on ``then`` ranks.
         """
-        key = (world, at, then)
+        key = (model, world, at, then)
         if key not in self._known:
             place = Place(_fresh(self.folder / "-".join(map(str, key))), self.forker)
             try:
+                argv = (*ARGV, *CUT[model], "--no-agent")
                 if then:
-                    place.train("--steps", str(at), "--every", str(at), "--no-agent", world=world)
-                argv = ("--steps", str(STEPS), "--every", "1000", "--no-agent", "--whole")
-                ranks = place.train(*argv, world=then or world)
+                    place.train(*argv, "--steps", str(at), "--every", str(at), world=world)
+                ranks = place.train(*argv, "--every", "1000", world=then or world)
                 self._known[key] = (ranks.digests(), wholes(ranks))
             finally:
                 place.end()
@@ -59,6 +65,15 @@ def wholes(ranks: Ranks) -> dict[int, str]:
         for step, digest in re.findall(r"^W (\d+) ([0-9a-f]+)$", ranks.out(rank), re.M):
             must(found.setdefault(int(step), digest) == digest, f"ranks differ in the whole of step {step}", ranks)
     return found
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The committed steps of the branch that training is on, without those given up; none where there is no run."""
+    if not (folder / MARKER).exists():
+        return []
+    run = Run.open(Disk(folder), create=False, tell=lambda note: None)
+    gone = run.pruned()
+    return [commit.step for commit in run.chain() if commit.slot not in gone][::-1]
 
 
 def play(case: Case, place: Place, references: References) -> str:
@@ -78,6 +93,16 @@ class _Life(Struck):
     def __init__(self, case: Case, place: Place, references: References, relay: Relay) -> None:
         super().__init__(case, place, relay)
         self.references = references
+        self.argv = [*ARGV, *CUT[case.model]]
+        self.home, self.far = place.run_dir, place.folder / "far"
+        self.saving = ["--coding", case.coding]
+        if case.remote != "no remote":
+            self.saving += ["--tiers", f"file://{self.far}"]
+            if case.remote != "home lost" and self.dice.random() < 0.5:
+                self.saving += ["--remote-every", "6"]
+        self.loses_home = case.remote == "home lost"
+        self.ended: Ranks | None = None  # the last that came to a good end
+        self.whole: dict[int, str] = {}
 
     def live(self) -> str:
         self._start_agents()
@@ -92,7 +117,8 @@ class _Life(Struck):
             self._await_held(ranks)
             self._strike(ranks)
         outcome = ""
-        if self.through and (self.case.phase == "restore" or self.dice.random() < 0.5):
+        goes_on = self.case.phase == "restore" or (not self.loses_home and self.dice.random() < 0.5)
+        if self.through and goes_on:
             (self.place.folder / "on").touch()
             (self.place.folder / "no memory").unlink(missing_ok=True)
             self._ends_well(ranks)
@@ -106,14 +132,14 @@ class _Life(Struck):
             self._let_die(ranks)
         self._wake(0)
         self._mend()
-        if self.place.steps()[-1:] != [STEPS]:
+        if steps_in(self.home)[-1:] != [STEPS]:
             again = self._attempt(self._recovering(), gate="")
             attempts.append(again)
             self._wake(1)
             self._ends_well(again)
             outcome = self._judge(attempts)
         self._compare(attempts)
-        self._from_disk(attempts)
+        self._from_stores(attempts)
         return outcome or self._told_of_all(attempts)
 
     def _mend(self) -> None:
@@ -125,12 +151,13 @@ class _Life(Struck):
     # --- the fault ---------------------------------------------------------------------------------------------------
 
     def _start_agents(self) -> None:
+        of = (self.far if self.case.remote == "remote struck" else self.home).name
         rules: dict[int, list[dict[str, object]]] = {number: [] for number in range(len(self.nodes))}
         if self.case.fault in ("full disk", "EIO"):
             do = "full" if self.case.fault == "full disk" else self.dice.choice(["eio", "eio after"])
-            rules[self.gated].append({**STORE[self.case.phase], "do": do})
+            rules[self.gated].append({**STORE[self.case.phase], "of": of, "do": do})
         elif self.case.phase in STORE:
-            rules[self.gated].append({**STORE[self.case.phase], "do": "hold"})
+            rules[self.gated].append({**STORE[self.case.phase], "of": of, "do": "hold"})
         if self.case.fault == "no memory for a copy":
             rules[1 - self.gated].append({"do": "no room"})
         if self.case.fault == "no memory":
@@ -169,6 +196,8 @@ class _Life(Struck):
                 ranks.await_line("^D 7 ", ranks=range(self.world), within_s=LONG_S)
         if self.spoiled and phase != "partner":
             ranks.await_line("^Q 2$", ranks=range(self.world), within_s=LONG_S)
+        if self.loses_home and fault != "no memory":  # which may save nothing
+            await_that(lambda: bool(steps_in(self.far)), f"a step in the remote tier\n{ranks.text()}", within_s=LONG_S)
         if phase != "restore":
             self._strike(ranks)
         return ranks
@@ -177,7 +206,8 @@ class _Life(Struck):
         more = {"RELAY": str(self.relay.port), "GATE": gate, "GATE_RANK": str(self.gated % len(nodes))}
         if self.case.fault == "clock jump":
             more["CLOCK_RANK"] = str(self.victim % len(nodes))
-        return self.place.start(*ARGV, *DEADLINES, *hold, world=len(nodes), nodes=nodes, script=SCRIPT, **more)
+        argv = (*self.argv, *self.saving, *DEADLINES, *hold)
+        return self.place.start(*argv, world=len(nodes), nodes=nodes, script=SCRIPT, **more)
 
     def _await_held(self, ranks: Ranks) -> None:
         try:
@@ -188,7 +218,7 @@ class _Life(Struck):
     # --- what comes of it --------------------------------------------------------------------------------------------
 
     def _let_die(self, ranks: Ranks) -> None:
-        """The launcher stops all that is left; then note what ranks had been told before."""
+        """The launcher stops all that is left, home may get lost; then note what ranks had been told before."""
         if self.case.fault in ("corrupt copy", "no memory for a copy") and self.case.phase != "restore":
             other = self._giver()
             self._kill(ranks, agents=[other], victims=[other])  # whose packs the spoilt copy is of
@@ -199,15 +229,20 @@ class _Life(Struck):
             ranks.wait_for([rank for rank in range(len(ranks.pids)) if rank != self.frozen_rank])
         else:
             ranks.kill_all()
+        loses = self.loses_home and not self.lost
+        if loses:
+            self._lose_home()
         out = ranks.out(0)
-        told = [int(step) for step in re.findall(r"committed step (\d+)", out)]
+        told = [] if loses else [int(step) for step in re.findall(r"committed step (\d+)", out)]
         copied = [EVERY * int(seq) for seq in re.findall(r"^Q (\d+)$", out, re.M)]
         left = not self.gone or set(self.nodes) & set(self._recovering())  # else no node that has it takes part again
+        if loses:
+            left = left and not self.agents_go and self.case.phase != "restore"  # before whose end memory may go, too
         if left and len(self.gone) <= 1 and self.case.fault not in ("corrupt memory", "corrupt copy"):
             told += copied
-        self.promised = max([self.promised, *told, *self.place.steps()])
+        self.promised = max([self.promised, *told, *steps_in(self.home), *steps_in(self.far)])
         reached = [max(digests_in(ranks.out(rank)), default=0) for rank in range(len(ranks.pids))]
-        self.newest = max(self.newest, self.promised, (min(reached) - 1) // EVERY * EVERY)
+        self.newest = max(self.newest, self.promised, 0 if self.lost else (min(reached) - 1) // EVERY * EVERY)
 
     def _giver(self) -> int:
         """Whose copies the victim keeps; of two nodes the other one."""
@@ -225,6 +260,7 @@ class _Life(Struck):
     def _ends_well(self, ranks: Ranks) -> None:
         codes = ranks.wait(within_s=LONG_S)
         must(codes == [0] * len(codes), f"ranks ended with {codes}", ranks)
+        self.ended = ranks
 
     def _judge(self, attempts: Sequence[Ranks]) -> str:
         """How the last attempt has recovered."""
@@ -243,7 +279,7 @@ class _Life(Struck):
 
     def _told_of_all(self, attempts: Sequence[Ranks]) -> str:
         """The attempt has gone on through the fault: each step is there, or all ranks were told that it is not."""
-        missing = sorted(set(range(EVERY, STEPS + 1, EVERY)) - set(self.place.steps()))
+        missing = sorted(set(range(EVERY, STEPS + 1, EVERY)) - set(steps_in(self.home)))
         for step in missing:
             for rank in range(len(attempts[0].pids)):
                 said = f"could not save step {step}" in attempts[0].out(rank)
@@ -252,7 +288,8 @@ class _Life(Struck):
 
     def _compare(self, attempts: Sequence[Ranks]) -> None:
         """Every line of every attempt with the uninterrupted run that it belongs to."""
-        mine, whole = self.references.of(self.world)
+        model = self.case.model
+        mine, whole = self.references.of(model, self.world)
         moved = STEPS  # where the number of ranks changed
         for ranks in attempts:
             world, began = len(ranks.pids), [step for step in ranks.began_at() if step is not None]
@@ -260,26 +297,39 @@ class _Life(Struck):
                 continue  # it ended before it had restored anything
             if world != self.world and began[0] < moved:
                 moved = began[0]
-                before = self.references.of(self.world)[1]
-                mine, more = self.references.of(self.world, moved, world) if moved else self.references.of(world)
-                whole = {step: digest for step, digest in before.items() if 0 < step <= moved} | more
+                before = self.references.of(model, self.world)[1]
+                mine, more = self.references.of(model, *((self.world, moved, world) if moved else (world,)))
+                whole = more | {step: digest for step, digest in before.items() if 0 < step <= moved}
             found = {step: digest for step, digest in wholes(ranks).items() if step}
             wrong = sorted(step for step in found if whole.get(step) != found[step])
             must(not wrong, f"the whole differs from that of an uninterrupted run at steps {wrong}", ranks)
             pieces = sorted(key for key, digest in ranks.digests().items() if mine.get(key) != digest)
             must(not pieces, f"(rank, step) differ from an uninterrupted run: {pieces[:6]}", ranks)
 
-    def _from_disk(self, attempts: Sequence[Ranks]) -> None:
-        """With no agent left anywhere: the last step is whole on disk, and what it should be."""
-        must(self.place.steps()[-1:] == [STEPS], f"committed are {self.place.steps()}", attempts[-1])
+        self.whole = whole
+
+    def _from_stores(self, attempts: Sequence[Ranks]) -> None:
+        """With no agent left anywhere: each store alone has its last step whole, and it is what it should be."""
+        must(steps_in(self.home)[-1:] == [STEPS], f"committed are {steps_in(self.home)}", attempts[-1])
+        carried = self.case.remote != "no remote" and self.ended is attempts[-1]  # else it may have been killed before
+        if carried:
+            await_that(lambda: steps_in(self.far)[-1:] == [STEPS], "the last step to be carried", within_s=LONG_S)
         for pid in self.place.agent_pids():
             os.kill(pid, signal.SIGKILL)
-        for step in self.place.steps():
-            perdure.load(str(self.place.run_dir), step=step)
-        last = self.place.start(*ARGV, "--no-agent", world=len(attempts[-1].pids), script=SCRIPT)
-        self._ends_well(last)
-        must(last.began_at() == [STEPS] * len(last.pids), f"the disk gives {last.began_at()}", last)
-        must(wholes(last) == {STEPS: wholes(attempts[-1])[STEPS]}, "the disk gives another state", last)
+        for store in (self.home, self.far):
+            steps = steps_in(store)
+            for step in steps:
+                perdure.load(str(store), step=step)
+            if steps:
+                self._from_store(store, steps[-1], world=len(attempts[-1].pids))
+
+    def _from_store(self, store: Path, step: int, *, world: int) -> None:
+        argv = (*self.argv, "--to", str(store), "--steps", str(step), "--no-agent")
+        last = self.place.start(*argv, world=world, script=SCRIPT)
+        codes = last.wait(within_s=LONG_S)
+        must(codes == [0] * len(codes), f"from {store.name}: ranks ended with {codes}", last)
+        must(last.began_at() == [step] * len(last.pids), f"{store.name} gives {last.began_at()}, not {step}", last)
+        must(wholes(last) == {step: self.whole[step]}, f"{store.name} gives another state", last)
 
 
 def _fresh(folder: Path) -> Path:

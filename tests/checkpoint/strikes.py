@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from conftest import Place, Ranks
+from conftest import Place, Ranks, await_that, is_alive
 from fault_cases import DAY_S, LIVED_THROUGH, LONG_S, Case
 from relay import Relay
 
@@ -33,7 +33,8 @@ class Struck:
         self.dice = random.Random(case.seed)
         self.nodes = ["a", "b", "c"] if case.fault == "kill two nodes" else ["a", "b"]
         self.victim = self.dice.randrange(len(self.nodes))
-        self.gated = 0 if case.phase == "commit" else self.dice.randrange(len(self.nodes))
+        alone = case.phase == "commit" or case.remote == "remote struck"  # what the first node does for all
+        self.gated = 0 if alone else self.dice.randrange(len(self.nodes))
         self.through = case.fault in LIVED_THROUGH
         self.gone: set[int] = set()
         self.promised = self.newest = 0
@@ -41,6 +42,8 @@ class Struck:
         self.spoiled = case.fault in ("corrupt memory", "corrupt copy")
         self.asleep_until, self.frozen_rank = 0, -1
         self.asleep: list[int] = []  # processes that are stopped, and may not be killed by a launcher
+        self.agents_go = self.dice.random() < 0.5  # with home
+        self.lost = False  # whether home is
 
     @property
     def world(self) -> int:
@@ -81,6 +84,17 @@ class Struck:
         for pid in pids:
             os.kill(pid, signal.SIGKILL)
         self.gone |= set(agents)
+
+    def _lose_home(self) -> None:
+        """The store that commits is gone, with or without all agents; each node that has none gets a new one."""
+        if self.agents_go:
+            pids = self.place.agent_pids()
+            for pid in pids:
+                os.kill(pid, signal.SIGKILL)
+            await_that(lambda: not any(map(is_alive, pids)), "agents to die")
+            self.nodes, self.gone = [f"{name}2" for name in self.nodes], set()
+        self.place.run_dir.rename(self.place.folder / "lost")
+        self.lost = True
 
     def _agent(self, node: int) -> int:
         pid = self.place.agent_pid(self.nodes[node])

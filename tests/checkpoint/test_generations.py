@@ -10,6 +10,7 @@ from perdure.checkpoint.generations import Machine
 from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Sample, Staged
 from perdure.checkpoint.vocabulary import Action, Broken, Client, Digest, Drain, Drained, Exit, Generation, Grant, Tell
 from perdure.errors import (
+    AgentLost,
     PerdureError,
     ProtocolError,
     RankFailed,
@@ -711,3 +712,26 @@ def test_after_a_base_had_to_go_the_session_keeps_none() -> None:
     machine.digested(generation)
     full(machine, generation, 2)
     assert machine.base is None
+
+
+@pytest.mark.parametrize("heard_first", [True, False])
+def test_what_a_rank_will_drain_by_itself_is_not_granted_to_it_again(heard_first: bool) -> None:
+    a = rank(0, world=1)
+    machine = met(a)
+    first, _ = saved(machine, a, seq=1, step=10)
+    assert grants(machine.begun(a, begin(2, 20)))
+    (second,) = digests(machine.staged(a, staged(a, 2, 20)))
+    machine.digested(second)
+    assert not grants(machine.begun(a, begin(3, 30)))  # both are in use
+    if heard_first:
+        machine.disbanded("s")
+    actions = machine.drained(first, AgentLost("the agent of another node is gone"))
+    if not heard_first:
+        machine.disbanded("s")
+    assert not grants([*actions, *machine.tick(0.0)])
+    assert machine.by_id(first.id) is first
+    assert machine.by_id(second.id) is second
+    machine.left(a.id, 1.0)
+    again = rank(0, session="t", world=1)
+    machine.joined(again, 2.0)
+    assert grants(machine.begun(again, begin(1, 20)))

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import pytest
 from conftest import Forker, Place
-from fault_cases import Case, all_cases, draw
-from node_faults import References, play
+from fault_cases import CODINGS, MODELS, REMOTES, Case, all_cases, draw
+from node_faults import Reference, References, play
 from strikes import Wrong
 
 DOZEN = [
-    Case("kill rank", "copy", True, 1),
-    Case("kill node", "idle", True, 2),
+    Case("kill rank", "copy", True, 1, model="stages"),
+    Case("kill node", "idle", True, 2, remote="home lost"),
     Case("kill node", "partner", False, 3),
     Case("kill two nodes", "drain", False, 4),
     Case("no memory", "copy", False, 5),
-    Case("kill agent", "restore", False, 6),
-    Case("cut link", "partner", False, 7),
-    Case("silent link", "drain", True, 8),
-    Case("corrupt memory", "idle", False, 9),
+    Case("kill agent", "restore", False, 6, "lossless", "home lost"),
+    Case("cut link", "partner", False, 7, "lossless"),
+    Case("silent link", "drain", True, 8, model="stages"),
+    Case("corrupt memory", "idle", False, 9, "auto"),
     Case("corrupt copy", "commit", True, 10),
-    Case("EIO", "part", False, 11),
-    Case("clock jump", "copy", False, 12),
+    Case("EIO", "part", False, 11, remote="remote struck"),
+    Case("clock jump", "copy", False, 12, "lossless", "remote", "stages"),
 ]
 
 
@@ -42,12 +42,17 @@ def test_every_kind_of_case_is_drawn_once_a_turn() -> None:
     assert len(kinds) * 2 >= 300
 
 
+def test_codings_remote_tiers_and_models_are_drawn_in_every_combination() -> None:
+    drawn = {(case.coding, case.remote, case.model) for case in map(draw, range(300))}
+    assert len(drawn) == len(CODINGS) * len(REMOTES) * len(MODELS)
+
+
 def test_one_digest_that_differs_is_told(place: Place, references: References) -> None:
     class Off(References):
         """Says of one step of one rank that it was another."""
 
-        def of(self, world: int, at: int = 0, then: int = 0) -> tuple[dict[tuple[int, int], str], dict[int, str]]:
-            ranks, whole = references.of(world, at, then)
+        def of(self, model: str, world: int, at: int = 0, then: int = 0) -> Reference:
+            ranks, whole = references.of(model, world, at, then)
             return ranks | {(1, 9): "0" * 16}, whole
 
     with pytest.raises(Wrong, match=r"differ from an uninterrupted run: \[\(1, 9\)\]"):

@@ -2,7 +2,8 @@
 
 Two ranks or one, FSDP2 over gloo; a state of 4 MB: sharded parameters and moments, a replicated buffer and a tensor
 that no optimizer owns, a scheduler, a shuffled loader, dropout, every random generator. A line ``D <step> <digest>``
-is all that this rank holds after that step: two runs are the same if all their lines are.
+is all that this rank holds after that step: two runs are the same if all their lines are. With ``--staged`` ranks
+hold the stages of a pipeline (`staged.py`) in the place of shards.
 """
 
 from __future__ import annotations
@@ -19,11 +20,12 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+import staged
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import fully_shard
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
 import perdure
 from perdure.checkpoint.config import Deadlines
@@ -57,6 +59,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--every", type=lambda text: text if text == "auto" else int(text), default=3)
     parser.add_argument("--memory-every", type=int)
     parser.add_argument("--coding", default="raw")
+    parser.add_argument("--staged", action="store_true", help="cut the model in stages, one a rank")
+    parser.add_argument("--lr", type=float, default=1e-3)
     parser.add_argument("--tiers", nargs="*", default=[])
     parser.add_argument("--remote-every", type=int)
     parser.add_argument("--print-remote", action="store_true", help="wait for the last save's copy, print F STEP")
@@ -213,25 +217,32 @@ def main() -> None:
     rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
     fault = Fault(args.fault, folder=args.to, mine=rank == args.fault_rank)
     torch.manual_seed(0)
-    model = Net(hidden=args.hidden, extra_layer=args.extra_layer, dtype=getattr(torch, args.head_dtype))
     if world > 1:
         dist.init_process_group("gloo")
+    stages = staged.Stages(rank, world) if args.staged else None
+    model = stages or Net(hidden=args.hidden, extra_layer=args.extra_layer, dtype=getattr(torch, args.head_dtype))
+    if world > 1 and isinstance(model, Net):
         mesh = dist.init_device_mesh("cpu", (world,))
         for part in (model.inner, model):
             fully_shard(part, mesh=mesh)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, foreach=False)
+    named = stages.named if stages else str
+    optimizer = torch.optim.AdamW(model.parameters(), lr=args.lr, foreach=False)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
     data = torch.randn(SAMPLES, WIDTH, generator=torch.Generator().manual_seed(1))
-    loader = DataLoader(TensorDataset(data), 4, shuffle=True, drop_last=True)
+    samples = TensorDataset(data)
+    if stages:  # all of which take the same batches
+        loader = DataLoader(samples, 4, sampler=DistributedSampler(samples, num_replicas=1, rank=0), drop_last=True)
+    else:
+        loader = DataLoader(samples, 4, shuffle=True, drop_last=True)
     torch.manual_seed(100 + rank)
     count = torch.zeros(5000)
 
     def everything() -> dict[str, Any]:
         return {
-            "parameters": dict(model.named_parameters()),
-            "buffer": model.seen,
+            "parameters": {named(name): each for name, each in model.named_parameters()},
+            "buffers": {named(name): each for name, each in model.named_buffers()},
             "count": count,
-            "optimizer": list(optimizer.state.values()),
+            "optimizer": {named(name): optimizer.state.get(each) for name, each in model.named_parameters()},
             "scheduler": scheduler.state_dict(),
             "loader": loader.state_dict() if hasattr(loader, "state_dict") else None,
             "rng": torch.get_rng_state(),
@@ -240,7 +251,7 @@ def main() -> None:
     before = digest({**everything(), "loader": None})
     try:
         run = perdure.attach(
-            model,
+            stages.held() if stages else model,
             optimizer,
             scheduler=scheduler,
             loader=loader,
@@ -266,7 +277,7 @@ def main() -> None:
     def print_whole() -> None:
         if args.whole:
             state = {name: value for name, value in everything().items() if name not in ("loader", "rng")}
-            say(f"W {run.step} {digest(whole(state))}")
+            say(f"W {run.step} {digest(staged.joined(state) if stages else whole(state))}")
 
     print_whole()
     fault.arm(run, model, optimizer)
@@ -274,8 +285,11 @@ def main() -> None:
         for (batch,) in loader:
             began = time.monotonic()
             optimizer.zero_grad()
-            loss = (model(batch) - batch).square().mean()
-            loss.backward()
+            if stages:
+                loss = stages.forward_and_backward(batch)
+            else:
+                loss = (model(batch) - batch).square().mean()
+                loss.backward()
             optimizer.step()
             scheduler.step()
             count += loss.item() if world == 1 else 1.0

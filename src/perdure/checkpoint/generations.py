@@ -213,7 +213,10 @@ class Machine:
         return [each for each in actions if not isinstance(each, Broken)]
 
     def disbanded(self, session: str) -> None:
-        """An agent of another node of ``session`` is gone: from here on its ranks make durable what is not yet."""
+        """An agent of another node of ``session`` is gone: from here on its ranks make durable what is not yet.
+
+        They do so from the segments that they were granted, so none of these is granted to them again.
+        """
         self._disbanded.add(session)
         for generation in [each for each in self._queue if each.by == session]:
             self._queue.remove(generation)
@@ -265,6 +268,8 @@ class Machine:
         self._base_is_read = False
         if self._base_must_go:
             self.base, self._base_must_go = None, False
+        if isinstance(result, AgentLost):
+            self._disbanded.add(self._draining_by)  # as will be told
         if isinstance(result, AgentLost) and generation.adopter is not None and generation.by != self._draining_by:
             generation.phase = Phase.COMPLETE  # a session went on from it while another still tried: now it is its turn
             self._queue.insert(0, generation)
@@ -458,6 +463,8 @@ class Machine:
             self._base_is_read = on is not None
             actions.append(Drain(generation, self.base_of(generation), on))
         for waiting in list(self._waiting) if not self._base_must_go else ():
+            if waiting.client.session in self._disbanded:
+                continue
             begun = self._find(waiting.client.session, waiting.begin.seq)
             segment = self._free_segment(waiting.client)
             while segment is None and older:

@@ -162,10 +162,10 @@ class Machine:
         if not self.job.state.final:
             self._note(event)
             while (row := self._next_row()) is not None:
+                row.act(self)
                 if row.then is not self.job.state:
                     self._since_s = now
                     self._set(state=row.then)
-                row.act(self)
         return self._out
 
     def here(self) -> dict[str, NodeFacts]:
