@@ -45,7 +45,8 @@ def run_in_allocation(args: argparse.Namespace, *, job: str, run_here: Callable[
     if step is None or len(step.nodes) == 1:
         return run_here()
     use = counts(len(step.nodes), n_nodes=asked, n_spares=args.spares)  # somebody's own srun
-    args.controller = f"{_address(step.nodes[0])}:{next(ports(allocation.job, allocation.restarts))}"
+    port = next(ports(f"{allocation.job} {allocation.restarts}"))  # each launcher finds it for itself
+    args.controller = f"{_address(step.nodes[0])}:{port}"
     args.nodes = args.nodes or str(use.n_nodes)
     return _launcher(args, allocation, job, run_here)
 
@@ -53,15 +54,15 @@ def run_in_allocation(args: argparse.Namespace, *, job: str, run_here: Callable[
 def _step(args: argparse.Namespace, allocation: Allocation, use: Counts) -> int:
     """Start the launchers of all nodes and wait for them."""
     address = _address(allocation.nodes[0])
-    here = allocation.node_name == allocation.nodes[0]
-    candidates = ports(allocation.job, allocation.restarts)
-    port = free_port(candidates) if here else next(candidates)
+    token = os.environ.get("PERDURE_TOKEN") or secrets.token_hex(32)
+    candidates = ports(token)
+    port = free_port(candidates) if allocation.node_name == allocation.nodes[0] else next(candidates)
     begun = start(
         allocation,
         args.words_given[1:],
         env=os.environ,
         controller=f"{address}:{port}",
-        token=os.environ.get("PERDURE_TOKEN") or secrets.token_hex(32),
+        token=token,
         use=use,
     )
     _say(

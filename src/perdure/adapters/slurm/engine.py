@@ -16,6 +16,7 @@ one on the first node of the step listens at the address that all of them were g
 
 from __future__ import annotations
 
+import hashlib
 import socket
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +30,6 @@ __all__ = ["ENGINE", "Counts", "Start", "counts", "free_port", "needs_step", "no
 ENGINE = "slurm-node"
 TOKEN = "PERDURE_TOKEN"
 _LOWEST_PORT, _N_PORTS = 20_000, 12_000  # below what Linux picks for outgoing connections
-_TRIES = 20
 # What was asked for the tasks of the batch script, or of an outer step, would cut the launcher's share of its node.
 _NOT_FOR_LAUNCHERS = frozenset(
     f"{prefix}_{name}"
@@ -88,13 +88,14 @@ def counts(n_allocated: int, *, n_nodes: int | None, n_spares: int) -> Counts:
     return Counts(n_nodes=training, n_spares=n_spares)
 
 
-def ports(job: int, restarts: int) -> Iterator[int]:
-    """The ports at which the controller of a job may listen, in the order in which they are to be tried.
+def ports(seed: str) -> Iterator[int]:
+    """The ports at which a controller may listen, in the order in which they are to be tried; ``seed`` chooses them.
 
-    They follow from the job, so that jobs that share a node seldom meet, nor does a requeued one its former self.
+    >>> next(ports("job 7")) == next(ports("job 7"))
+    True
     """
-    first = (job * 31 + restarts * 7) % _N_PORTS
-    return (_LOWEST_PORT + (first + 977 * n) % _N_PORTS for n in range(_TRIES))
+    digest = hashlib.sha256(seed.encode()).digest()
+    return (_LOWEST_PORT + int.from_bytes(digest[n : n + 4]) % _N_PORTS for n in range(len(digest) - 3))
 
 
 def free_port(candidates: Iterator[int]) -> int:
