@@ -23,7 +23,6 @@ from perdure.process.runtime_dir import runtime_dir
 
 __all__ = ["run_in_allocation"]
 
-_DRAIN_S = 600.0  # Slurm ends the step long before, if the job's time is over
 _LOOK_S = 0.1
 
 
@@ -68,8 +67,9 @@ def _step(args: argparse.Namespace, allocation: Allocation, use: Counts) -> int:
     _say(
         f"job {allocation.job} of Slurm: {use.n_nodes} nodes and {use.n_spares} spares of {','.join(allocation.nodes)}"
     )
-    code = run_step(begun, job=allocation.job, address=address, say=_say)
     file = os.environ.get(OUTCOME)
+    notice_s = None if file else args.grace  # the script of perdure submit has Slurm send one
+    code = run_step(begun, job=allocation.job, address=address, notice_s=notice_s, say=_say)
     known = outcome(Path(file)) if file else None
     return code if known is None else known
 
@@ -88,15 +88,15 @@ def _launcher(args: argparse.Namespace, allocation: Allocation, job: str, run_he
     except PerdureError as error:
         _say(f"node {args.node_name}: {error}")
         code = error.exit_code
-    _await_agents(f"{job}@{args.node_name}")
+    _await_agents(f"{job}@{args.node_name}", within_s=args.grace)
     if os.environ.get(STARTER):
         leave(allocation.job, env=os.environ, say=_say)
     return code
 
 
-def _await_agents(job: str) -> None:
+def _await_agents(job: str, *, within_s: float) -> None:
     """Wait until the agents of this node have written what they hold: Slurm kills them with the step."""
-    deadline = Deadline.after(_DRAIN_S, "the agents of this node to write what they hold")
+    deadline = Deadline.after(within_s, "the agents of this node to write what they hold")
     for path in runtime_dir().glob(f"{socket_prefix(job)}*.lock"):
         while (lock := FileLock.try_acquire(path)) is None:
             if deadline.passed():

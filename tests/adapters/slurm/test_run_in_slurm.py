@@ -133,13 +133,13 @@ def test_a_spare_takes_the_place_of_a_dead_node(training: Training) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(300)
+@pytest.mark.timeout(500)
 def test_a_job_whose_first_node_dies_is_handed_back_and_goes_on(training: Training) -> None:
     training.submit("--nodes", "2", "--spares", "1", steps=40, pause_s=0.2)
     training.await_step(8)
 
     training.slurm.kill_node(1)
-    training.slurm.wait_job(training.job, {"PENDING", "COMPLETED"}, timeout_s=150.0)
+    training.slurm.wait_job(training.job, {"PENDING", "COMPLETED"}, timeout_s=240.0)
     training.slurm.run("scontrol", "update", f"JobId={training.job}", "StartTime=now")
 
     assert training.end()["JobState"] == "COMPLETED", training.log

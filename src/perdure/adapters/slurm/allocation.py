@@ -4,7 +4,6 @@
 |---|---|
 | SLURM_JOB_ID, SLURM_JOB_NODELIST | the allocation and its nodes; in each process of it |
 | SLURM_RESTART_COUNT | how often the job was requeued; not set before the first time |
-| SLURM_JOB_END_TIME | seconds since 1970 at which Slurm ends the job; newer releases only |
 | SLURM_STEP_ID | the step (``srun``); the batch script has none, though it has SLURM_NODEID and SLURM_PROCID |
 | SLURM_NODEID, SLURM_STEP_NUM_NODES, SLURM_STEP_NUM_TASKS | this task's node in the step, its nodes, its tasks |
 | SLURM_STEP_NODELIST | the nodes of the step, in the order of SLURM_NODEID |
@@ -52,7 +51,6 @@ class Allocation:
     nodes: tuple[str, ...]
     node_name: str | None = None
     restarts: int = 0
-    end_unix_s: float | None = None
     step: Step | None = None
 
     @classmethod
@@ -63,13 +61,11 @@ class Allocation:
         nodes = hostnames(env.get("SLURM_JOB_NODELIST") or env.get("SLURM_NODELIST") or "")
         if not nodes:
             raise CallError("SLURM_JOB_ID is set, but SLURM_JOB_NODELIST is not; unset it to run outside of Slurm")
-        end = _number(env, "SLURM_JOB_END_TIME")
         return cls(
             job=_needed(env, "SLURM_JOB_ID"),
             nodes=nodes,
             node_name=env.get("SLURMD_NODENAME") or None,
             restarts=_number(env, "SLURM_RESTART_COUNT") or 0,
-            end_unix_s=None if end is None else float(end),
             step=_step(env),
         )
 

@@ -15,6 +15,7 @@ import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 
+from perdure.adapters.slurm.allocation import seconds_left
 from perdure.adapters.slurm.engine import Start
 from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import CallError, NeedsPerson, TryAgain
@@ -25,6 +26,7 @@ STARTER = "PERDURE_SLURM_STARTER"  # HOST:PORT at which the process that started
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _PR_SET_PDEATHSIG = 1
 _ASK_S = 30.0
+_LOOK_AGAIN_S = 300.0
 _POLL_S = 0.2
 _BACKLOG = 4096  # nobody is accepted: that the kernel answers is all that is asked
 
@@ -44,13 +46,18 @@ def ask(*words: str, env: Mapping[str, str], timeout_s: float = _ASK_S) -> str:
     return done.stdout
 
 
-def run_step(start: Start, *, job: int, address: str, say: Callable[[str], None], clock: Clock = SYSTEM) -> int:
+def run_step(
+    start: Start, *, job: int, address: str, notice_s: float | None, say: Callable[[str], None], clock: Clock = SYSTEM
+) -> int:
     """Run the step to its end; return the highest exit code of its launchers (128 + signal for a killed one).
+
+    ``notice_s`` before the time of the job is over the launchers get SIGTERM; None if somebody else sends it.
 
     SIGTERM, SIGINT and SIGUSR1 of this process go to all launchers as they are. While it lives they can reach a port
     at ``address``, which is this machine's (`perdure.adapters.slurm.ending`). To be called in the main thread.
     """
     waiting: list[int] = []
+    notice = None if notice_s is None else _Notice(job, notice_s, start.env, clock)
 
     def note(number: int, _frame: FrameType | None) -> None:
         waiting.append(number)
@@ -69,12 +76,40 @@ def run_step(start: Start, *, job: int, address: str, say: Callable[[str], None]
                 return 128 - code if code < 0 else code
             except subprocess.TimeoutExpired:
                 pass
+            if notice is not None and notice.due():
+                say(f"the time of job {job} is over soon")
+                waiting.append(signal.SIGTERM)
+                notice = None
             while waiting:
                 _pass_on(waiting.pop(0), start, job, say, clock)
     finally:
         sign.close()
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+class _Notice:
+    """When a job is to be told that its time is over; Slurm is asked again then, for it may have been given more."""
+
+    def __init__(self, job: int, notice_s: float, env: Mapping[str, str], clock: Clock) -> None:
+        self._job, self._notice_s, self._env, self._clock = job, notice_s, env, clock
+        self._look_s = clock.monotonic()
+
+    def due(self) -> bool:
+        """Whether it is time."""
+        if self._clock.monotonic() < self._look_s:
+            return False
+        try:
+            left_s = seconds_left(
+                ask("squeue", "--noheader", f"--jobs={self._job}", "--format=%L", env=self._env).split("\n")[0]
+            )
+        except TryAgain:
+            left_s = self._notice_s + _LOOK_AGAIN_S  # slurmctld is away: nobody can end the job now
+        if left_s is not None and left_s <= self._notice_s:
+            return True
+        spare_s = _LOOK_AGAIN_S if left_s is None else min(left_s - self._notice_s, _LOOK_AGAIN_S)
+        self._look_s = self._clock.monotonic() + spare_s
+        return False
 
 
 def _pass_on(number: int, start: Start, job: int, say: Callable[[str], None], clock: Clock) -> None:
