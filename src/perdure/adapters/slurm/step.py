@@ -18,7 +18,7 @@ from types import FrameType
 from perdure.adapters.slurm.allocation import seconds_left
 from perdure.adapters.slurm.engine import Start
 from perdure.clock import SYSTEM, Clock, Deadline
-from perdure.errors import CallError, NeedsPerson, TryAgain
+from perdure.errors import CallError, TryAgain
 
 __all__ = ["STARTER", "ask", "run_step"]
 
@@ -113,16 +113,22 @@ class _Notice:
 
 
 def _pass_on(number: int, start: Start, job: int, say: Callable[[str], None], clock: Clock) -> None:
-    """Send a signal to the step; one that has not begun yet is awaited."""
+    """Send a signal to the step; one that has not begun yet is awaited.
+
+    A job that Slurm is ending has had its SIGTERM from Slurm: a second one would mean at once.
+    """
     name = signal.Signals(number).name
     deadline = Deadline.after(_ASK_S, "the step of the launchers to begin", clock=clock)
     try:
         while (step := _step_id(start, job)) is None:
             deadline.check()
             clock.sleep(_POLL_S)
+        if ask("squeue", "--noheader", f"--jobs={job}", "--format=%T", env=start.env).split()[:1] != ["RUNNING"]:
+            say(f"{name} is not passed on: Slurm ends job {job} and tells its launchers itself")
+            return
         ask("scancel", f"--signal={name.removeprefix('SIG')}", step, env=start.env)
         say(f"{name} passed on to the launchers of step {step}")
-    except (TryAgain, NeedsPerson) as error:
+    except TryAgain as error:
         say(f"{name} could not be passed on to the launchers: {error}")
 
 
