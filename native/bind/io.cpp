@@ -3,10 +3,13 @@
 #include <memory>
 #include <string>
 
+#include "../digest_tiles.h"
 #include "../file.h"
 #include "../read_tiles.h"
+#include "../recv_tiles.h"
 #include "../ring.h"
 #include "../write_stream.h"
+#include "../xxh3.h"
 #include "checks.h"
 
 namespace perdure::bind {
@@ -14,6 +17,7 @@ namespace perdure::bind {
 namespace {
 
 constexpr std::int64_t kMaxDepth = 1024;
+constexpr double kMaxWaitS = 1e6;
 constexpr std::int64_t kMaxBlockBytes = std::int64_t{1} << 30;
 
 Engine engine_named(const std::string& name) {
@@ -133,6 +137,19 @@ int read_tiles_checked(int fd, int direct_fd, std::uint64_t offset, std::uint64_
     return read_tiles(fd, direct_fd, offset, nbytes, at, static_cast<std::uint64_t>(tile_bytes), digests, plan);
 }
 
+using Room = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+int recv_tiles_checked(int fd, Room into, std::int64_t tile_bytes, Room out, double within_s) {
+    if (tile_bytes < 1) throw nb::value_error("tile_bytes must be positive");
+    if (!(within_s >= 0 && within_s <= kMaxWaitS)) throw nb::value_error("within_s must be from 0 to a million seconds");
+    const auto size = static_cast<std::uint64_t>(tile_bytes);
+    if (out.size() != n_tiles(into.size(), size) * kDigestBytes) {
+        throw nb::value_error("out must have 16 bytes for each tile");
+    }
+    nb::gil_scoped_release released;
+    return recv_tiles(fd, into.data(), into.size(), size, out.data(), within_s);
+}
+
 }  // namespace
 
 void add_io(nb::module_& module) {
@@ -141,6 +158,10 @@ void add_io(nb::module_& module) {
                nb::arg("nbytes"), nb::arg("into"), nb::arg("tile_bytes"), nb::arg("out").none(), nb::arg("threads"),
                nb::arg("depth"),
                "Read a span and digest its tiles: 0, an errno, or -1 if the file is cut; see read_tiles.h.");
+    module.def("recv_tiles", &recv_tiles_checked, nb::arg("fd"), nb::arg("into").noconvert(), nb::arg("tile_bytes"),
+               nb::arg("out").noconvert(), nb::arg("within_s"),
+               "Receive from a socket and digest tiles: 0, an errno, -1 if the stream ended, -2 if it is late; see "
+               "recv_tiles.h.");
     nb::class_<CheckedStream>(module, "WriteStream", "A stream of aligned blocks into a new file; see write_stream.h.")
         .def(nb::init<int, const std::string&, bool, std::int64_t, std::int64_t>(), nb::arg("fd"), nb::arg("engine"),
              nb::arg("direct"), nb::arg("block_bytes"), nb::arg("depth"))

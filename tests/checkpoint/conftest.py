@@ -19,8 +19,8 @@ from typing import Any
 
 import pytest
 
-from perdure.checkpoint.generations import SEGMENTS_PER_RANK
 from perdure.checkpoint.link import socket_prefix
+from perdure.checkpoint.room import SEGMENTS_PER_RANK
 from perdure.process.lock import FileLock
 from perdure.store import Commit, Disk, Run, StoreUrl
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.checkpoint.policy import MOST_ON_ONE_BASE, Kind, Offered, Policy
-from perdure.state.relating import Estimate
+from perdure.layout import Box
+from perdure.state.again import Estimate, Findings
 from perdure.state.relations import Previous, Relation
 
 MB = 1_000_000
@@ -160,6 +162,20 @@ def test_auto_looks_no_further_for_a_while_if_looking_took_longer_than_it_gained
     looks = [found.worth_a_look("auto") for _ in range(12)]
     assert looks == [False] * 8 + [True] * 4
     assert found.worth_a_look("lossless")
+
+
+def test_auto_looks_once_more_after_a_search_because_what_it_found_is_tried_first_then() -> None:
+    found = policy(bandwidth=100)
+    kind = ("float32", Box.whole((4,)), True)
+    searched = Findings({}, {}, {kind: ("w",)}, {}, frozenset({kind}), 0)
+    found.choose([offered(alone=0.5)], "auto")
+    found.found(searched, on=True)
+    found.looked(1.0)
+    assert found.worth_a_look("auto")
+    assert found.findings == {True: searched}
+    found.found(replace(searched, searched=frozenset(), reused=1), on=True)
+    found.looked(1.0)
+    assert not found.worth_a_look("auto")
 
 
 def test_auto_does_not_look_where_the_store_is_faster_than_any_codec() -> None:

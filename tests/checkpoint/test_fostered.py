@@ -29,7 +29,7 @@ def test_what_is_kept_for_a_lost_node_is_drained_where_nothing_of_its_own_is() -
     assert (drain.base, generation.epoch, generation.by, generation.name) == (3, 1, "t", ("s", 2))
     assert (generation.said, generation.raw_nbytes, generation.terms) == (KEPT.said, 10, KEPT.terms)
     assert machine.restorable() == []  # its packs are lent by those who keep them
-    assert machine.drains_for("t")
+    assert machine.turns.drains_for("t")
     assert told(committed(machine, generation, 4), client) == [Adopted(generation=-7, slot=4, error=None)]
 
 
@@ -83,6 +83,17 @@ def test_a_session_that_goes_on_while_the_one_before_still_tries_gets_its_turn()
     (drain,) = drains(machine.drained(generation, AgentLost("node 1 is gone")))
     assert drain.generation is generation
     assert told(committed(machine, generation, 4), client) == [Adopted(generation=generation.id, slot=4, error=None)]
+
+
+def test_what_is_kept_for_a_lost_node_waits_for_the_drain_of_a_save_before_it() -> None:
+    """It has no packs of this node, and so nothing that it went on from."""
+    a = rank(0, world=1)
+    machine = met(a)
+    generation, _ = saved(machine, a)
+    client = new_session(machine)
+    assert drains(machine.adopted(client, ADOPT, KEPT)) == []
+    (drain,) = drains(committed(machine, generation, 4))
+    assert (drain.generation.id, drain.base) == (-7, 3)
 
 
 def test_a_copy_that_is_gone_ends_the_wait_of_all() -> None:

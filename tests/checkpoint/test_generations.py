@@ -7,7 +7,18 @@ from typing import Any
 import pytest
 
 from perdure.checkpoint.generations import Machine
-from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Sample, Staged
+from perdure.checkpoint.messages import (
+    Abandon,
+    Adopt,
+    Adopted,
+    Begin,
+    Committed,
+    Complete,
+    Failed,
+    Sample,
+    Staged,
+    Terms,
+)
 from perdure.checkpoint.vocabulary import Action, Broken, Client, Digest, Drain, Drained, Exit, Generation, Grant, Tell
 from perdure.errors import (
     AgentLost,
@@ -53,6 +64,7 @@ def staged(client: Client, seq: int = 1, step: int = 10, **more: Any) -> Staged:
         "samples": [],
         "value_digests": {},
         "raw_nbytes": 100,
+        "terms": Terms(),
     }
     index = RankIndex(rank=client.rank, world=client.world, tensors=(), values=())
     return Staged(seq=seq, step=step, index=index, **said | more)
@@ -334,7 +346,7 @@ def test_a_third_save_waits_while_two_are_kept_and_goes_on_when_the_older_is_dur
     actions = committed(machine, first, 1)
     assert [drain.generation for drain in drains(actions)] == [second]
     (grant,) = grants(actions)
-    assert (grant.seq, grant.segment) == (3, first.lanes[0])
+    assert (grant.begin.seq, grant.segment) == (3, first.lanes[0])
     assert machine.generations[0] is second
 
 
@@ -663,7 +675,7 @@ def test_a_new_base_takes_the_place_of_the_old_one() -> None:
     full(machine, first, 1)
     second, _ = saved(machine, a, seq=2, step=20)
     full(machine, second, 2)
-    assert machine.base is second
+    assert machine.turns.base is second
     assert machine.generations == [second]
 
 
@@ -678,9 +690,9 @@ def test_where_memory_is_short_the_base_goes_before_a_save_fails() -> None:
     actions = machine.no_room(grant, FULL)
     (note,) = told(actions, a)
     assert "no deltas" in note.text
-    assert machine.base is None
+    assert machine.turns.base is None
     (again,) = grants(actions)
-    assert (again.seq, again.segment) == (3, first.lanes[0])
+    assert (again.begin.seq, again.segment) == (3, first.lanes[0])
     (failure,) = failures(machine.no_room(again, FULL), a)
     assert isinstance(failure, StorageFull)
 
@@ -697,7 +709,7 @@ def test_a_base_that_is_being_read_goes_only_then() -> None:
     assert first in machine.generations
     actions = committed(machine, second, 2)
     assert first not in machine.generations
-    assert [each.seq for each in grants(actions)] == [3]
+    assert [each.begin.seq for each in grants(actions)] == [3]
 
 
 def test_after_a_base_had_to_go_the_session_keeps_none() -> None:
@@ -711,7 +723,7 @@ def test_after_a_base_had_to_go_the_session_keeps_none() -> None:
     (generation,) = [each for each in machine.generations if each.seq == 2]
     machine.digested(generation)
     full(machine, generation, 2)
-    assert machine.base is None
+    assert machine.turns.base is None
 
 
 @pytest.mark.parametrize("heard_first", [True, False])

@@ -13,8 +13,20 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from perdure.checkpoint.generations import SEGMENTS_PER_RANK, Machine
-from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Sample, Staged
+from perdure.checkpoint.generations import Machine
+from perdure.checkpoint.messages import (
+    Abandon,
+    Adopt,
+    Adopted,
+    Begin,
+    Committed,
+    Complete,
+    Failed,
+    Sample,
+    Staged,
+    Terms,
+)
+from perdure.checkpoint.room import SEGMENTS_PER_RANK
 from perdure.checkpoint.vocabulary import (
     Action,
     Broken,
@@ -88,7 +100,7 @@ class _Node(RuleBasedStateMachine):
     def act(self, actions: list[Action]) -> None:
         for action in actions:
             match action:
-                case Grant(client, segment, seq):
+                case Grant(client, segment, Begin(seq=seq)):
                     holder = self.of(client)
                     if self.machine._find(holder.client.session, seq) is None:
                         continue  # it has failed on the way: there was no memory for another rank's segment
@@ -167,7 +179,7 @@ class _Node(RuleBasedStateMachine):
         self.sessions.append(session)
         found = [g for g in self.machine.restorable() if g.slot is None]
         if adopt and found:
-            session.base_generation, session.base_slot = found[0].id, self.machine.base_of(found[0])
+            session.base_generation, session.base_slot = found[0].id, self.machine.turns.follows(found[0])
             for each in session.ranks:
                 each.base_generation = found[0].id
             self.act(self.machine.adopted(session.ranks[0].client, Adopt(generation=found[0].id)))
@@ -212,6 +224,7 @@ class _Node(RuleBasedStateMachine):
             samples=[Sample(tensor="w", digest=digest)],
             value_digests={},
             raw_nbytes=100,
+            terms=Terms(),
         )
         self.act(self.machine.staged(mine.client, said))
 

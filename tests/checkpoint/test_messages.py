@@ -28,6 +28,7 @@ from perdure.checkpoint.messages import (
     Release,
     Sample,
     Staged,
+    Terms,
     Welcome,
 )
 from perdure.errors import StorageFull, from_wire, to_wire
@@ -47,7 +48,7 @@ EVERY: list[Any] = [
     Staged(
         seq=1, step=2, epoch=3, base_slot=None, base_generation=4, index=INDEX,
         samples=[Sample(tensor="w", digest="0" * 32)], value_digests={"v": "1" * 32}, raw_nbytes=8,
-        meta={"a": [1.5, None]}, metric=0.5, pinned=True,
+        terms=Terms(meta={"a": [1.5, None]}, metric=0.5, pinned=True),
     ),
     Complete(seq=1, generation=2),
     Committed(seq=1, slot=2, raw_bytes=3, stored_bytes=4, seconds=0.25),

@@ -142,7 +142,7 @@ class Fault:
         self._done.touch()
         return True
 
-    def arm(self, run: perdure.adapters.torch.attach.Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def arm(self, run: perdure.adapters.torch.run.Run, model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         def in_forward(*_: Any) -> None:
             if self.due("forward", run.step):
                 die()

@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from perdure.errors import CallError
+from perdure.clock import Deadline
+from perdure.errors import CallError, LinkLost
 from perdure.process import marked
 from perdure.process.tree import Ending, Guard, Rank, kill_attempt, stop_attempt
 
@@ -66,6 +67,20 @@ def test_exit_codes_and_output_come_through(mark: str) -> None:
 def test_a_command_that_does_not_exist_is_a_call_error() -> None:
     with pytest.raises(CallError, match="cannot start /no/such"):
         Rank.start(["/no/such"], env={})
+
+
+class NoStandby:
+    def fork(
+        self, command: Sequence[str], *, env: Mapping[str, str], stdout: int, stderr: int, deadline: Deadline
+    ) -> int:
+        raise LinkLost(f"{len({stdout, stderr})} pipes for {command}")
+
+
+def test_a_standby_that_fails_leaves_no_pipe_open() -> None:
+    before = os.listdir("/proc/self/fd")
+    with pytest.raises(LinkLost, match="2 pipes"):
+        Rank.fork(NoStandby(), ["python"], env={}, deadline=Deadline.after(1, "a rank"))
+    assert os.listdir("/proc/self/fd") == before
 
 
 LEAVERS = {

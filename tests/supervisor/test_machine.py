@@ -128,6 +128,9 @@ def test_every_state_but_an_end_can_be_left_and_every_end_is_reached() -> None:
     assert reached == set(State)
 
 
+ENDS = st.sampled_from([(None, 9), (1, None), (0, None), (None, 6)])  # code, signal
+
+
 class Faults(RuleBasedStateMachine):
     """Anything may happen, in any order; `Cluster.check` holds throughout, and at the end the job ends."""
 
@@ -142,9 +145,7 @@ class Faults(RuleBasedStateMachine):
     def wait(self, seconds: float) -> None:
         self.cluster.pass_time(seconds)
 
-    @rule(
-        i=st.integers(0, 3), rank=st.integers(0, 1), how=st.sampled_from([(None, 9), (1, None), (0, None), (None, 6)])
-    )
+    @rule(i=st.integers(0, 3), rank=st.integers(0, 1), how=ENDS)
     def rank_ends(self, i: int, rank: int, how: tuple[int | None, int | None]) -> None:
         self.cluster.kill_rank(self.node(i), rank, code=how[0], signal=how[1])
 

@@ -11,14 +11,17 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 
 import pytest
 
 from perdure.clock import Deadline
+from perdure.codec.digest import digest_bytes
 from perdure.errors import CallError, DeadlineExceeded, LinkLost, PerdureError, ProtocolError
-from perdure.wire import NodeLink, accept_node, connect_node, listen_node, own_address
+from perdure.wire import NodeLink, accept_node, connect_node, listen_node, node_link, own_address
 
 SECRET = b"s" * 32
+NEEDS_NATIVE = pytest.mark.skipif(not node_link.NATIVE, reason="the native code is not built here")
 
 
 def soon(seconds: float = 10.0) -> Deadline:
@@ -206,7 +209,7 @@ def test_a_peer_that_takes_bytes_too_slowly_or_sends_them_drop_by_drop_is_given_
             with suppress(OSError):
                 link._sock.send(b"d")
 
-    for n, bulk in (("take nothing", memoryview(bytes(64 << 20))), ("send", None)):
+    for n, bulk in (("take nothing", memoryview(bytes(64 << 20))), ("send", None), ("send tiles", None)):
         stop.clear()
         with server(drop_by_drop) as (address, _):
             with connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
@@ -217,9 +220,51 @@ def test_a_peer_that_takes_bytes_too_slowly_or_sends_them_drop_by_drop_is_given_
                     link.send({"n": n}, deadline=soon())
                     link.recv(soon())
                     link._n_bulk = 1 << 20  # as if so much had been announced
+                    room, tiles = memoryview(bytearray(1 << 20)), partial(link.recv_tiles, digest=digest_bytes)
                     with pytest.raises(DeadlineExceeded):
-                        link.recv_bulk(memoryview(bytearray(1 << 20)), soon(0.3))
+                        link.recv_bulk(room, soon(0.3)) if n == "send" else tiles(room, 1 << 18, soon(0.3))
             stop.set()
+
+
+@pytest.mark.parametrize("native", [pytest.param(True, marks=NEEDS_NATIVE), False])
+@pytest.mark.parametrize("nbytes", [0, 1, 240, 241, 4096, 300_000, (20 << 20) + 7])
+@pytest.mark.parametrize("tile_bytes", [1 << 18, 300_000, 4 << 20])
+def test_tiles_are_digested_as_they_come(
+    native: bool, nbytes: int, tile_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(node_link, "NATIVE", native)
+    bulk, room = memoryview(os.urandom(nbytes)), memoryview(bytearray(nbytes))
+    with server(echo) as (address, errors), connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+        link.send({"n": 1}, bulk, deadline=soon())
+        link.recv(soon())
+        with pytest.raises(CallError, match="are to come"):
+            link.recv_tiles(memoryview(bytearray(nbytes + 1)), tile_bytes, soon(), digest=digest_bytes)
+        found = link.recv_tiles(room, tile_bytes, soon(), digest=digest_bytes)
+    assert room == bulk
+    assert found == b"".join(digest_bytes(bulk[at : at + tile_bytes]) for at in range(0, nbytes, tile_bytes))
+    assert not errors
+
+
+@NEEDS_NATIVE
+@pytest.mark.parametrize("into", [b"read-only bytes.", bytearray(33)])
+def test_tiles_need_room_for_themselves_and_their_digests(into: bytes | bytearray) -> None:
+    from perdure import _native
+
+    with pytest.raises((TypeError, ValueError)):
+        _native.recv_tiles(-1, memoryview(into), 16, bytearray(16), 1.0)
+
+
+def test_tiles_of_a_peer_that_is_gone_are_not_waited_for() -> None:
+    def half(link: NodeLink) -> None:
+        link.recv(soon())
+        link.send({"n": 2}, memoryview(bytes(1000)), deadline=soon())
+
+    with server(half) as (address, _), connect_node(address, name="job", secret=SECRET, deadline=soon()) as link:
+        link.send({"n": 1}, deadline=soon())
+        link.recv(soon())
+        link._n_bulk = 1 << 20  # as if so much had been announced
+        with pytest.raises(LinkLost):
+            link.recv_tiles(memoryview(bytearray(1 << 20)), 1 << 16, soon(), digest=digest_bytes)
 
 
 def test_a_wait_without_end_is_ended_from_another_thread() -> None:

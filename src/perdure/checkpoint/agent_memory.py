@@ -11,7 +11,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import suppress
 
-from perdure.errors import PerdureError, StorageFull
+from perdure.errors import CallError, PerdureError, StorageFull
 from perdure.events.facts import size
 from perdure.process.memory import available_nbytes
 from perdure.shm import Segment
@@ -76,6 +76,13 @@ class AgentMemory:
             made = Segment.create(nbytes, label=f"{self._job}.{label}")
             self._made.add(made)
             return made
+
+    def close(self) -> None:
+        """Free all segments. One that a thread still reads, of a store that hangs, goes with the process."""
+        with self._lock:
+            for segment in self._all():
+                with suppress(CallError):
+                    segment.close()
 
     def _available_nbytes(self) -> int:
         """Memory that can be had, less what segments will still take that are not filled for the first time yet."""

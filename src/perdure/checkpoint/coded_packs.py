@@ -19,9 +19,9 @@ from perdure.checkpoint.policy import LEAST_BYTES, Choice, Offered, Policy, Way
 from perdure.checkpoint.unchanged import Entry, Stored, StoredTensor
 from perdure.codec import tile_digests
 from perdure.layout import Box
+from perdure.state.again import Estimate
 from perdure.state.coding import Coding
 from perdure.state.index import RankIndex
-from perdure.state.relating import Estimate
 from perdure.state.relations import Previous, Relation, Rounding, sources
 from perdure.state.sampling import Block
 from perdure.state.save import PACK_TENSORS
@@ -108,7 +108,8 @@ class CodedSave:
             indexes = [index for index, _ in self.base.segments]
             found = _blocks(self.base.entries, indexes)
             self._below = {key: block for key, block in found.items() if key in self._usable}
-        self._coding = Coding(self._blocks, self._below)
+        self._coding = Coding(self._blocks, self._below, policy.findings.get(self.base is not None))
+        policy.found(self._coding.findings, on=self.base is not None)
         self._choices: dict[str, Choice] = {}
         self._offers: dict[str, Offered] = {}
         self.why_full = why_full

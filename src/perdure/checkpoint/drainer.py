@@ -107,7 +107,7 @@ class Drainer:
                 self._policy.paced(between_s, late=self._ended_s > submitted_s)
                 slot, raw, stored = self._drain(order, seq)
                 new = self._base is not None and self._base[0] == generation.id
-                keep = self._policy.keeps_base(generation.lead.coding) if new else None
+                keep = self._policy.keeps_base(generation.lead.terms.coding) if new else None
                 result = Drained(slot, raw, stored, time.monotonic() - began, keep)
             except Exception as error:  # also a bug must reach the ranks that wait, not end the thread
                 result = from_wire(to_wire(error))  # without its traceback, which holds views of the segments
@@ -254,7 +254,7 @@ class Drainer:
         if part is None:
             return
         self._stored = part.stored(slot)
-        if not generation.staged or generation.lead.coding == "raw":
+        if not generation.staged or generation.lead.terms.coding == "raw":
             return
         self._policy.ended(part.nbytes, generation.raw_nbytes, delta=part.delta)
         if not part.delta:

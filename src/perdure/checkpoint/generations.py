@@ -1,6 +1,6 @@
 """The agent's memory as a state machine without I/O: events in, actions out.
 
-Theory. A *generation* is one save of all ranks of the node. It lives in segments, at most two a rank, and goes through
+Theory. A *generation* is one save of all ranks of the node. It lives in segments, one a rank, and goes through
 
     FILLING --all ranks staged--> COMPLETE --digested, its turn--> DRAINING --committed--> DURABLE
        |                                                               '------error------> UNDRAINED (still restorable)
@@ -9,40 +9,31 @@ Theory. A *generation* is one save of all ranks of the node. It lives in segment
 A save that is to stay in memory ends in HELD once it is digested; it is drained if a new session goes on from it, or
 if the agent of a job's only node leaves while it is the newest.
 
-The newest complete generation is always kept: it is what a restarted rank comes back from. So a rank may fill a
-segment only if no kept generation lies in it; the others wait (back-pressure). One before it that lies in memory alone
-stays until its segment is wanted, which is when all ranks of all nodes have staged the newest: until then a rank that
-dies while it copies would leave neither. A generation that is not complete
-within the time its ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held.
-
-A rank has two segments, and a third one while a *base* is kept: the durable generation that deltas are made on. The
-base is the first to go where memory is short, but never while it is being read.
-
-Generations are drained one after another, in the order in which they became complete, so the parent of each commit is
-known when its turn comes. One that a new session went on from, and that could not be committed (its epoch was over, the
-disk was full), is drained again under the new session's epoch, before that session's first save.
-
-Once nobody is connected, the lease runs; when it is over and nothing is left to drain, the
-agent exits.
+A rank waits until there is a segment that it may fill (`room`). A generation that is not complete within the time its
+ranks gave it fails, with the ranks to blame named (`blame`), and frees what it held. Complete ones are drained in turn,
+a few of them again (`turns`). Once nobody is connected (`sessions`), the lease runs; when it is over and nothing is
+left to drain, the agent exits.
 
 `agent` drives this machine and does what the actions say; nothing here touches a socket, a clock or a byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from perdure.checkpoint.blame import another_save, disagreement, late, left_early
 from perdure.checkpoint.messages import Abandon, Adopt, Adopted, Begin, Committed, Complete, Failed, Notify, Staged
+from perdure.checkpoint.room import free_segment, to_spare
+from perdure.checkpoint.sessions import Sessions
+from perdure.checkpoint.turns import Turns
 from perdure.checkpoint.vocabulary import (
     Action,
     Broken,
     Client,
     Copy,
     Digest,
-    Drain,
     Drained,
     Exit,
     Fostered,
@@ -53,15 +44,13 @@ from perdure.checkpoint.vocabulary import (
 )
 from perdure.errors import AgentLost, PerdureError, ProtocolError, RankFailed, Superseded, from_wire, to_wire
 
-__all__ = ["SEGMENTS_PER_RANK", "Machine"]
-
-SEGMENTS_PER_RANK = 3
-_IN_USE = 2  # of those, at a time, beside the base's
+__all__ = ["Machine"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
     client: Client
+    local_rank: int
     begin: Begin
 
 
@@ -70,36 +59,25 @@ class Machine:
 
     def __init__(self, *, lease_s: float, now: float) -> None:
         self.lease_s = lease_s
-        self.clients: dict[int, Client] = {}
         self.generations: list[Generation] = []
-        self._ids = 0
-        self._waiting: list[_Waiting] = []
-        self._queue: list[Generation] = []
-        self._draining: Generation | None = None
-        self._draining_by = ""  # the session for which it is written
-        self._idle_since: float | None = now
-        self._released = False
-        self._slots: dict[int, int | None] = {}  # generation -> its slot, else the one that it would have followed
-        self._newest: dict[str, int] = {}  # session -> the last slot of it
-        self._departed: dict[str, int] = {}  # session -> a rank of it that has left
-        self._failed: dict[tuple[str, int], dict[str, Any]] = {}  # saves that failed before all ranks had staged
-        self._disbanded: set[str] = set()
+        self.sessions = Sessions()
+        self.turns = Turns()
         self.partnered: set[str] = set()
         """sessions whose generations are copied to another node"""
-        self._leaving = False
         self.carrying: Callable[[], bool] = lambda: False
         """whether a step is on its way to a store far away, for which the agent stays"""
-        self.base: Generation | None = None
-        """what deltas are made on"""
-        self._base_is_read = False
-        self._base_must_go = False
-        self._no_room: set[str] = set()  # sessions whose base had to go
+        self._ids = 0
+        self._waiting: list[_Waiting] = []
+        self._disbanded: set[str] = set()
+        self._idle_since: float | None = now
+        self._released = False
+        self._leaving = False
 
     # --- events ------------------------------------------------------------------------------------------------------
 
     def joined(self, client: Client, now: float) -> list[Action]:
         """A connection introduced itself."""
-        self.clients[client.id] = client
+        self.sessions.join(client)
         self._idle_since = None
         if client.local_rank is not None:
             self._released = False  # the job goes on after all
@@ -107,10 +85,9 @@ class Machine:
 
     def left(self, client_id: int, now: float) -> list[Action]:
         """A connection closed, by exit or by death."""
-        client = self.clients.pop(client_id, None)
+        client = self.sessions.leave(client_id)
         actions: list[Action] = []
         if client is not None and client.local_rank is not None:
-            self._departed[client.session] = client.rank
             self._waiting = [w for w in self._waiting if w.client.id != client_id]
             for generation in self.generations:
                 if generation.adopter == client_id:
@@ -119,10 +96,8 @@ class Machine:
                 unstaged = client.local_rank not in generation.staged
                 if generation.session == client.session and not generation.whole and unstaged:
                     actions += self._fail(generation, left_early(generation.step, client.rank))
-            if not any(c.session == client.session for c in self.clients.values()):
-                del self._departed[client.session]
-                self._failed = {name: error for name, error in self._failed.items() if name[0] != client.session}
-        if not self.clients:
+            self.sessions.forget(client.session)
+        if not self.sessions.clients:
             self._idle_since = now
         return actions + self._settle()
 
@@ -131,11 +106,12 @@ class Machine:
         generation = self._find(client.session, begin.seq)
         if client.local_rank is None or (generation is not None and self._has_begun(client, generation)):
             raise ProtocolError(f"rank {client.rank} may not begin save {begin.seq} now")
-        failed = self._failed.get((client.session, begin.seq))
+        failed = self.sessions.failure(client.session, begin.seq)
         if failed is not None:  # on another rank, before this one came
             return [Tell(client.id, Failed(seq=begin.seq, error=failed))]
-        if client.session in self._departed:
-            error = left_early(begin.step, self._departed[client.session])
+        gone = self.sessions.left(client.session)
+        if gone is not None:
+            error = left_early(begin.step, gone)
             if generation is not None:
                 return self._fail(generation, error) + self._settle()
             return [Tell(client.id, Failed(seq=begin.seq, error=to_wire(error)))]
@@ -158,7 +134,7 @@ class Machine:
         if (generation.step, generation.plan_id, generation.durable) != (begin.step, begin.plan_id, begin.durable):
             mismatch = another_save(generation.step, begin.step, seq=begin.seq, rank=client.rank)
             return self._fail(generation, mismatch, also=client.id) + self._settle()
-        self._waiting.append(_Waiting(client, begin))
+        self._waiting.append(_Waiting(client, client.local_rank, begin))
         return self._settle()
 
     def staged(self, client: Client, staged: Staged) -> list[Action]:
@@ -185,18 +161,17 @@ class Machine:
             return [Digest(generation)]
         generation.phase = Phase.COMPLETE
         if generation.durable:
-            self._queue.append(generation)
+            self.turns.add(generation)
             self._adopt_again(generation)
-        told: list[Action] = [
-            Tell(c.id, Complete(seq=generation.seq, generation=generation.id)) for c in self._ranks_of(generation)
-        ]
+        complete = Complete(seq=generation.seq, generation=generation.id)
+        told = [Tell(each.id, complete) for each in self.sessions.ranks_of(client.session)]
         return [*told, Digest(generation), *self._settle()]
 
     def abandoned(self, client: Client, abandon: Abandon, error: PerdureError) -> list[Action]:
         """A rank could not stage."""
         generation = self._find(client.session, abandon.seq)
         if generation is None:  # nobody has begun, or it has failed already
-            self._failed.setdefault((client.session, abandon.seq), to_wire(error))
+            self.sessions.note_failure(client.session, abandon.seq, error)
             return [Broken(client.session, abandon.seq, error)]
         return [] if generation.whole else self._fail(generation, error) + self._settle()
 
@@ -204,8 +179,8 @@ class Machine:
         """The save has failed on another node of its session. One that is whole here ends with its drain."""
         generation = self._find(session, seq)
         if generation is None:
-            if any(client.session == session for client in self.clients.values()):
-                self._failed.setdefault((session, seq), to_wire(error))
+            if self.sessions.has(session):
+                self.sessions.note_failure(session, seq, error)
             return []
         if generation.whole:
             return []
@@ -218,22 +193,21 @@ class Machine:
         They do so from the segments that they were granted, so none of these is granted to them again.
         """
         self._disbanded.add(session)
-        for generation in [each for each in self._queue if each.by == session]:
-            self._queue.remove(generation)
-            generation.phase = Phase.UNDRAINED
+        self.turns.withdraw(session)
 
     def asked(self, session: str, seq: int, step: int, *, by: str) -> list[Action]:
         """Another node waits for this node's part of a save, for session ``by``: say so if it will never come."""
         if self._find(session, seq) is not None:
             return []
-        known = self._failed.get((session, seq))
+        known = self.sessions.failure(session, seq)
         if known is not None:
             return [Broken(session, seq, from_wire(known))]
-        if by != session and any(client.session == by for client in self.clients.values()):
+        if by != session and self.sessions.has(by):
             return []  # its rank that went on from it has not said so yet
-        if session in self._departed:
-            return [Broken(session, seq, left_early(step, self._departed[session]))]
-        if not any(client.session == session for client in self.clients.values()):
+        gone = self.sessions.left(session)
+        if gone is not None:
+            return [Broken(session, seq, left_early(step, gone))]
+        if not self.sessions.has(session):
             return [Broken(session, seq, RankFailed(f"step {step} was not saved: the ranks of a node have left"))]
         return []
 
@@ -244,8 +218,7 @@ class Machine:
         """
         generation.digested = True
         if not generation.durable:
-            generation.phase = Phase.HELD
-            self._slots[generation.id] = self.base_of(generation)
+            self.turns.held(generation)
         if generation.session not in self.partnered or generation.session in self._disbanded:
             return self._settle()
         generation.copying = True
@@ -258,35 +231,23 @@ class Machine:
 
     def not_digested(self, generation: Generation, error: PerdureError) -> list[Action]:
         """A generation could not be hashed: it is no use."""
-        if generation in self._queue:
-            self._queue.remove(generation)
+        self.turns.remove(generation)
         return self._fail(generation, error) + self._settle()
 
     def drained(self, generation: Generation, result: Drained | PerdureError) -> list[Action]:
         """A drain ended, or an error stopped it."""
-        self._draining = None
-        self._base_is_read = False
-        if self._base_must_go:
-            self.base, self._base_must_go = None, False
-        if isinstance(result, AgentLost):
-            self._disbanded.add(self._draining_by)  # as will be told
-        if isinstance(result, AgentLost) and generation.adopter is not None and generation.by != self._draining_by:
-            generation.phase = Phase.COMPLETE  # a session went on from it while another still tried: now it is its turn
-            self._queue.insert(0, generation)
+        drained_for = self.turns.ended()
+        if isinstance(result, AgentLost) and drained_for is not None:
+            self._disbanded.add(drained_for)  # as will be told
+        if isinstance(result, AgentLost) and generation.adopter is not None and generation.by != drained_for:
+            # A session went on from it while another still tried: now it is its turn.
+            self.turns.add(generation, before=next(iter(self.turns.waiting), None))
             return self._settle()
         actions: list[Action] = []
         failure: dict[str, Any] | None = None
-        if isinstance(result, PerdureError):
-            generation.phase = Phase.UNDRAINED
-            self._slots[generation.id] = self._newest.get(generation.session, self._base(generation))
-            failure = to_wire(result)
-            message: Any = None if isinstance(result, AgentLost) else Failed(seq=generation.seq, error=failure)
-        else:
-            generation.phase = Phase.DURABLE
-            generation.slot = result.slot
-            if result.keep is not None:
-                self.base = generation if result.keep and generation.session not in self._no_room else None
-            self._slots[generation.id] = self._newest[generation.session] = generation.slot
+        message: Committed | Failed | None = None
+        if isinstance(result, Drained):
+            self.turns.committed(generation, result)
             message = Committed(
                 seq=generation.seq,
                 slot=result.slot,
@@ -294,14 +255,19 @@ class Machine:
                 stored_bytes=result.stored_nbytes,
                 seconds=result.seconds,
             )
-        if message is not None:  # without an agent of another node the ranks will hear that they have none
-            actions += [Tell(c.id, message) for c in self._ranks_of(generation)]
+        else:
+            self.turns.not_committed(generation)
+            failure = to_wire(result)
+            if not isinstance(result, AgentLost):  # else its ranks will hear that they have none
+                message = Failed(seq=generation.seq, error=failure)
+        if message is not None:
+            actions += [Tell(c.id, message) for c in self.sessions.ranks_of(generation.session)]
         again = isinstance(result, Superseded) and generation.new_epoch is None  # by its adopter's first save
-        for other in list(self._queue):
-            self._adopt_again(other)
+        for heir in list(self.turns.waiting):
+            self._adopt_again(heir)
         if generation.adopter is not None and not again:
             client, generation.adopter = generation.adopter, None
-            if client in self.clients:
+            if client in self.sessions.clients:
                 adopted = Adopted(generation=generation.id, slot=generation.slot, error=failure)
                 actions.append(Tell(client, adopted))
         return actions + self._settle()
@@ -325,8 +291,7 @@ class Machine:
             return [Tell(client.id, Adopted(generation=generation.id, slot=generation.slot, error=None))]
         generation.adopter, generation.by = client.id, client.session
         if generation.phase in (Phase.UNDRAINED, Phase.HELD):
-            generation.phase = Phase.COMPLETE
-            self._queue.append(generation)
+            self.turns.add(generation)
         return self._settle()
 
     def not_adopted(self, client: Client, adopt: Adopt, error: PerdureError) -> list[Action]:
@@ -335,37 +300,24 @@ class Machine:
         actions: list[Action] = [Tell(client.id, Adopted(generation=adopt.generation, slot=None, error=told))]
         if not adopt.session:
             return actions
-        self._failed.setdefault((adopt.session, adopt.seq), told)
+        self.sessions.note_failure(adopt.session, adopt.seq, error)
         return [*actions, Broken(client.session, adopt.seq, error, of=adopt.session)]
 
     def no_room(self, grant: Grant, error: PerdureError) -> list[Action]:
         """There is no memory for a segment: do without the base, once nobody reads it, else the save fails."""
-        client = self.clients[grant.client]
-        generation = self._find(client.session, grant.seq)
+        client = self.sessions.clients[grant.client]
+        generation = self._find(client.session, grant.begin.seq)
         if generation is None:
             return []
-        if self.base is None:
+        if self.turns.base is None:
             return self._fail(generation, error) + self._settle()
         assert client.local_rank is not None
         del generation.lanes[client.local_rank]
-        begin = Begin(
-            seq=grant.seq,
-            step=generation.step,
-            nbytes=grant.nbytes,
-            plan_id=generation.plan_id,
-            durable=generation.durable,
-            within_s=generation.within_s,
-        )
-        self._waiting.insert(0, _Waiting(client, begin))
+        self._waiting.insert(0, _Waiting(client, client.local_rank, grant.begin))
         told: list[Action] = []
-        if client.session not in self._no_room:
-            self._no_room.add(client.session)
+        if self.turns.give_up_base(client.session):
             note = Notify(text=f"saves are no deltas from here on: {error}")
-            told = [Tell(each.id, note) for each in self._ranks_of(generation)]
-        if self._base_is_read:
-            self._base_must_go = True
-        else:
-            self.base = None
+            told = [Tell(each.id, note) for each in self.sessions.ranks_of(client.session)]
         return told + self._settle()
 
     def released(self) -> list[Action]:
@@ -378,11 +330,11 @@ class Machine:
         given_up = self._give_up(now)
         if given_up:
             return given_up
-        if self._draining is not None or self._queue or any(each.copying for each in self.generations):
+        if not self.turns.over or any(each.copying for each in self.generations):
             return []
         if self._leaving:
             return self._write_what_lies_here_alone() or [Exit()]
-        if self.clients or self._idle_since is None or self.carrying():
+        if self.sessions.clients or self._idle_since is None or self.carrying():
             return []
         over = self._released or now - self._idle_since >= self.lease_s
         return (self._write_what_lies_here_alone() or [Exit()]) if over else []
@@ -404,13 +356,7 @@ class Machine:
 
     def knows(self, session: str) -> bool:
         """Whether ranks of ``session`` are here, or a generation that it is to make durable."""
-        return any(client.session == session for client in self.clients.values()) or any(
-            session in (each.session, each.by) for each in self.generations
-        )
-
-    def drains_for(self, session: str) -> bool:
-        """Whether a generation of ``session``'s is being written just now."""
-        return self._draining is not None and self._draining_by == session
+        return self.sessions.has(session) or any(session in (each.session, each.by) for each in self.generations)
 
     def by_id(self, generation_id: int) -> Generation | None:
         """The generation of that id, if it is still there."""
@@ -426,58 +372,44 @@ class Machine:
         return [w for w in self._waiting if (w.client.session, w.begin.seq) == name]
 
     def _has_begun(self, client: Client, generation: Generation) -> bool:
-        waits = any(w.client.local_rank == client.local_rank for w in self._waiting_for(generation))
+        waits = any(w.local_rank == client.local_rank for w in self._waiting_for(generation))
         return waits or client.local_rank in generation.lanes
-
-    def _ranks_of(self, generation: Generation) -> Iterator[Client]:
-        return (c for c in self.clients.values() if c.session == generation.session and c.local_rank is not None)
 
     def _fail(self, generation: Generation, error: PerdureError, also: int | None = None) -> list[Action]:
         """Forget an unfinished generation and tell every rank of its session why, on this node and on the others."""
         self.generations.remove(generation)
-        self._failed[generation.session, generation.seq] = to_wire(error)
+        self.sessions.note_failure(generation.session, generation.seq, error)
         self._waiting = [w for w in self._waiting if w not in self._waiting_for(generation)]
-        told = {c.id for c in self._ranks_of(generation)} | ({also} if also is not None else set())
+        told = {c.id for c in self.sessions.ranks_of(generation.session)} | ({also} if also is not None else set())
         message = Failed(seq=generation.seq, error=to_wire(error))
         tells = [Tell(client, message) for client in sorted(told)]
         return [*tells, Broken(generation.session, generation.seq, error)]
 
     def _settle(self) -> list[Action]:
         """Drop what need not be kept, start the next drain, grant what waits."""
-        actions: list[Action] = []
-        older: list[Generation] = []  # that may go, oldest first
-        newest = next(iter(self.restorable()), None)  # and so of use
-        last = next((g for g in reversed(self.generations) if g.whole and g.digested), None)  # for `_adopt_again`
-        for generation in list(self.generations):
-            kept = any(generation is each for each in (newest, last, self.base)) or generation.adopter is not None
-            if generation.at_rest and not kept:
-                if generation.phase is Phase.DURABLE or not generation.staged:
-                    self.generations.remove(generation)
-                else:
-                    older.append(generation)
-        if self._draining is None and self._queue and self._queue[0].digested:
-            generation = self._queue.pop(0)
-            generation.phase = Phase.DRAINING
-            self._draining, self._draining_by = generation, generation.by
-            on = None if self._base_must_go else self.base
-            self._base_is_read = on is not None
-            actions.append(Drain(generation, self.base_of(generation), on))
-        for waiting in list(self._waiting) if not self._base_must_go else ():
+        gone, older = to_spare(self.generations, self.turns.base)
+        for generation in gone:
+            self.generations.remove(generation)
+        drain = self.turns.next()
+        actions: list[Action] = [] if drain is None else [drain]
+        for waiting in list(self._waiting) if not self.turns.base_must_go else ():
             if waiting.client.session in self._disbanded:
                 continue
             begun = self._find(waiting.client.session, waiting.begin.seq)
-            segment = self._free_segment(waiting.client)
+            segment = self._free_segment(waiting)
             while segment is None and older:
                 self.generations.remove(older.pop(0))
-                segment = self._free_segment(waiting.client)
+                segment = self._free_segment(waiting)
             if begun is None or segment is None:
                 continue
             self._waiting.remove(waiting)
-            assert waiting.client.local_rank is not None
-            begun.lanes[waiting.client.local_rank] = segment
-            spare = self._free_segment(waiting.client)
-            actions.append(Grant(waiting.client.id, segment, waiting.begin.seq, waiting.begin.nbytes, spare))
+            begun.lanes[waiting.local_rank] = segment
+            spare = self._free_segment(waiting)
+            actions.append(Grant(waiting.client.id, segment, waiting.begin, spare))
         return actions
+
+    def _free_segment(self, waiting: _Waiting) -> int | None:
+        return free_segment(waiting.local_rank, self.generations, self.turns.base)
 
     def _give_up(self, now: float) -> list[Action]:
         """Fail the saves for which a rank is late, so that the others need not wait for it for ever."""
@@ -486,15 +418,15 @@ class Machine:
             if generation.since is None:
                 generation.since = now
             elif now - generation.since >= (generation.within_s or 0.0):
-                waiting = {w.client.local_rank for w in self._waiting_for(generation)}
+                names = {c.local_rank: c.rank for c in self.sessions.ranks_of(generation.session)}
                 error = late(
                     generation.step,
                     unstaged={
-                        local: next((c.rank for c in self._ranks_of(generation) if c.local_rank == local), local)
+                        local: names.get(local, local)
                         for local in range(generation.local_world)
                         if local not in generation.staged
                     },
-                    waiting={local for local in waiting if local is not None},
+                    waiting={each.local_rank for each in self._waiting_for(generation)},
                     within_s=generation.within_s or 0.0,
                 )
                 actions += self._fail(generation, error)
@@ -508,37 +440,15 @@ class Machine:
         newest = next((g for g in reversed(self.generations) if g.whole and g.digested), None)
         if newest is None or newest.phase is not Phase.HELD or newest.session in self.partnered or not newest.staged:
             return []
-        newest.phase = Phase.COMPLETE
-        self._queue.append(newest)
+        self.turns.add(newest)
         return self._settle()
-
-    def base_of(self, generation: Generation) -> int | None:
-        """The slot that ``generation`` follows if its epoch has no commit yet, as far as it is known."""
-        base = self._base(generation)
-        return base if generation.new_epoch is None else self._newest.get(generation.session, base)
 
     def _adopt_again(self, heir: Generation) -> None:
         """What ``heir``'s session went on from could not be committed: do it now, under the session's own epoch."""
+        if not heir.staged:  # it is here for what is kept of it for others
+            return
         lead = heir.lead
         base = None if lead.base_generation is None else self.by_id(lead.base_generation)
         if base is not None and base.phase is Phase.UNDRAINED and lead.epoch > base.epoch:
-            base.new_epoch, base.new_claim, base.phase = lead.epoch, lead.claim, Phase.COMPLETE
-            base.by = heir.session
-            self._queue.insert(self._queue.index(heir), base)
-
-    def _base(self, generation: Generation) -> int | None:
-        """The slot that the session of ``generation`` went on from."""
-        if not generation.staged:
-            return None if generation.fostered is None else generation.fostered.base
-        lead = generation.lead
-        return lead.base_slot if lead.base_generation is None else self._slots.get(lead.base_generation)
-
-    def _free_segment(self, client: Client) -> int | None:
-        assert client.local_rank is not None
-        first = client.local_rank * SEGMENTS_PER_RANK
-        mine = range(first, first + SEGMENTS_PER_RANK)
-        taken = {segment for g in self.generations for segment in g.lanes.values() if segment in mine}
-        kept = set() if self.base is None else set(self.base.lanes.values())
-        if len(taken - kept) >= _IN_USE:
-            return None
-        return next((segment for segment in mine if segment not in taken), None)
+            base.new_epoch, base.new_claim, base.by = lead.epoch, lead.terms.claim, heir.session
+            self.turns.add(base, before=heir)

@@ -130,19 +130,11 @@ class Carry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     bytes_per_s: float | None = None
 
 
-class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="staged"):
-    """The rank's pack is whole in its segment but for digests; what is needed to commit it comes along."""
+class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What a commit says of a save, beside its parts: the same on every rank and node."""
 
-    seq: int
-    step: int
-    epoch: int
     claim: str | None = None
-    base_slot: int | None
-    base_generation: int | None
-    index: RankIndex
-    samples: list[Sample]
-    value_digests: dict[str, str]
-    raw_nbytes: int
+    """the token of the epoch"""
     meta: dict[str, Any] | None = None
     metric: float | None = None
     pinned: bool = False
@@ -153,35 +145,25 @@ class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, ta
     carry: Carry | None = None
     """where it is to be carried to then"""
 
+
+class Staged(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="staged"):
+    """The rank's pack is whole in its segment but for digests; what is needed to commit it comes along."""
+
+    seq: int
+    step: int
+    epoch: int
+    base_slot: int | None
+    base_generation: int | None
+    index: RankIndex
+    samples: list[Sample]
+    value_digests: dict[str, str]
+    raw_nbytes: int
+    terms: Terms
+
     @property
     def said(self) -> dict[str, str]:
         """What this rank says of all that it holds in common with others: name to digest."""
         return {sample.tensor: sample.digest for sample in self.samples} | self.value_digests
-
-
-class Terms(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What a commit says of a save, beside its parts: the same on every node. As in `Staged`."""
-
-    claim: str | None = None
-    meta: dict[str, Any] | None = None
-    metric: float | None = None
-    pinned: bool = False
-    coding: str = "raw"
-    keep: str = ""
-    carry: Carry | None = None
-
-    @classmethod
-    def of(cls, staged: Staged) -> Terms:
-        """Those of a rank's word."""
-        return cls(
-            claim=staged.claim,
-            meta=staged.meta,
-            metric=staged.metric,
-            pinned=staged.pinned,
-            coding=staged.coding,
-            keep=staged.keep,
-            carry=staged.carry,
-        )
 
 
 class Abandon(_Message, frozen=True, kw_only=True, forbid_unknown_fields=True, tag="abandon"):

@@ -29,7 +29,6 @@ from perdure.checkpoint.messages import (
     Notify,
     Packed,
     Reached,
-    Terms,
 )
 from perdure.checkpoint.messages import Generation as GenerationFacts
 from perdure.checkpoint.peer_messages import Deposit, Member, PeerMessage, Reader, SaveName
@@ -146,12 +145,12 @@ class Nodes:
         giving = self._giving
         if giving is not None and giving[0] == session:
             giving[1].shutdown()  # the partner may be who is gone; nobody counts on the copy any more
-        if self.machine.drains_for(session):
+        if self.machine.turns.drains_for(session):
             self._disbanding[session] = error
             return []
         self._disbanding.pop(session, None)
         message = Disband(error=to_wire(error))
-        return [Tell(c.id, message) for c in self.machine.clients.values() if c.session == session]
+        return [Tell(c.id, message) for c in self.machine.sessions.ranks_of(session)]
 
     def broken(self, broken: Broken) -> None:
         """A save has failed on this node: tell the others, on a thread."""
@@ -164,7 +163,7 @@ class Nodes:
 
     def page_of(self, session: str) -> Page | None:
         """The progress page of the ranks of ``session``, if it is the newest."""
-        return self._page() if any(each.session == session for each in self.machine.clients.values()) else None
+        return self._page() if self.machine.sessions.has(session) else None
 
     def _wants_to_stop(self, session: str) -> bool:
         page = self.page_of(session)
@@ -206,7 +205,7 @@ class Nodes:
             node=council.node,
             facts=self._facts(generation),
             packs=_announced(packs),
-            terms=Terms.of(generation.lead),
+            terms=generation.lead.terms,
             said=[said for _, said in generation.said],
             raw_nbytes=[each.raw_nbytes for _, each in sorted(generation.staged.items())],
         )
@@ -229,13 +228,11 @@ class Nodes:
     def tell_copied(self, name: SaveName, error: PerdureError | None) -> list[Action]:
         session, seq = name
         message = Reached(seq=seq, tier="peer", error=None if error is None else to_wire(error))
-        ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
-        return [Tell(client.id, message) for client in ranks]
+        return [Tell(each.id, message) for each in self.machine.sessions.ranks_of(session)]
 
     def tell_carried(self, name: SaveName, said: Reached | Notify) -> list[Action]:
         session, _ = name
-        ranks = [c for c in self.machine.clients.values() if c.session == session and c.local_rank is not None]
-        return [Tell(client.id, said) for client in ranks]
+        return [Tell(each.id, said) for each in self.machine.sessions.ranks_of(session)]
 
     def with_kept(self, own: list[GenerationFacts]) -> list[GenerationFacts]:
         """What can be restored from this agent: its own generations, and what it keeps for others."""

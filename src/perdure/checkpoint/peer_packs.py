@@ -68,14 +68,9 @@ class PeerPacks:
         return room
 
     def read_digested(self, start: int, nbytes: int, into: memoryview, tile_bytes: int) -> bytes:
-        """Read from the other node, and hash each tile when it has come, while the next one is on its way."""
-        room, digests = into[:nbytes].cast("B"), bytearray()
+        """Read from the other node, and hash what has come while the next is on its way."""
         with self._asked(start, nbytes) as (link, deadline):
-            for at in range(0, nbytes, tile_bytes):
-                tile = room[at : at + tile_bytes]
-                link.recv_bulk(tile, deadline)
-                digests += digest_bytes(tile)
-        return bytes(digests)
+            return link.recv_tiles(into[:nbytes], tile_bytes, deadline, digest=digest_bytes)
 
     def close(self) -> None:
         """Close all connections."""

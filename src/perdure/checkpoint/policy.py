@@ -26,8 +26,8 @@ from dataclasses import dataclass, field
 from typing import Final, Literal, NamedTuple
 
 from perdure.codec.dtypes import DTYPES
+from perdure.state.again import Estimate, Findings
 from perdure.state.pricing import codec_for
-from perdure.state.relating import Estimate
 
 __all__ = ["LEAST_BYTES", "MOST_ON_ONE_BASE", "Choice", "Kind", "Offered", "Policy"]
 
@@ -107,11 +107,14 @@ class Policy:
     """bytes of tensors a second"""
     scales: dict[Kind, float] = field(default_factory=dict)
     """by how much the estimates of a kind were too small"""
+    findings: dict[bool, Findings] = field(default_factory=dict)
+    """what was found in the last save with a base (True) and in the last without"""
     _seen: dict[Kind, _Seen] = field(default_factory=dict)
     _since_base: list[float] = field(default_factory=list)  # sizes over raw of the base's save and those on it
     _allowance: float = _SLACK
     _unlooked: int = 0
     _gain_s: float = 0.0  # that the last choice was to make the save shorter
+    _searched: bool = False  # in this save, for relations
 
     # --- learning ----------------------------------------------------------------------------------------------------
 
@@ -150,8 +153,17 @@ class Policy:
         self._seen.clear()
 
     def looked(self, seconds: float) -> None:
-        """It took ``seconds`` to estimate and choose."""
-        self._unlooked = _UNLOOKED if self.bandwidth is not None and seconds > self._gain_s else 0
+        """It took ``seconds`` to estimate and choose.
+
+        What a search took says nothing: the next save tries first what it found, which takes far less.
+        """
+        wasted = self.bandwidth is not None and seconds > self._gain_s and not self._searched
+        self._unlooked, self._searched = _UNLOOKED if wasted else 0, False
+
+    def found(self, findings: Findings, *, on: bool) -> None:
+        """What a save found, ``on`` a base or without one; the next like it tries that first."""
+        self.findings[on] = findings
+        self._searched = self._searched or bool(findings.searched)
 
     def paced(self, between_s: float | None, *, late: bool) -> None:
         """A save begins ``between_s`` after the one before; ``late`` if that one was still being written then."""

@@ -184,11 +184,7 @@ class Restoring:
         return bool(self._gather(mine, "all ranks to restore")[0])
 
     def _load(self, opened: _Opened, invitations: Mapping[int, Any]) -> LoadReport:
-        return unless_stalled(
-            lambda moved: opened.together.load(invitations, on_bytes=moved),
-            stall_s=self._deadlines.stall_s,
-            what="reading tensors",
-        )
+        return self._watched(lambda moved: opened.together.load(invitations, on_bytes=moved), "reading tensors")
 
     def _hand_over(self, opened: _Opened) -> None:
         opened.target.finish(opened.catalog, rank=self._fabric.rank, world=self._fabric.world)
@@ -206,10 +202,7 @@ class Restoring:
             self._mine = []  # the store still has what is committed
         if self._fabric.rank == 0:
             try:
-                stall_s = self._deadlines.stall_s
-                chain = unless_stalled(
-                    lambda moved: self._chain(step, slot), stall_s=stall_s, what="the commits of the run"
-                )
+                chain = self._watched(lambda moved: self._chain(step, slot), "the commits of the run")
             except PerdureError as error:
                 problem = to_wire(error)
         view = RankView(node=self._node, generations=self._mine, chain=chain)
@@ -254,10 +247,9 @@ class Restoring:
         if candidate.slot is not None:
             try:
                 facts = self._facts(candidate.slot)
-                found, stored, notes = unless_stalled(
+                found, stored, notes = self._watched(
                     lambda moved: self._copies.catalog(facts, rank=self._fabric.rank, known=parts, moved=moved),
-                    stall_s=self._deadlines.stall_s,
-                    what=f"the index of step {candidate.step}",
+                    f"the index of step {candidate.step}",
                 )
             except (IntegrityError, StorageError) as error:
                 if not memory.whole:
@@ -275,30 +267,20 @@ class Restoring:
         keys, partial = target.value_keys(), bool(target.apart)
         matches = match(catalog, items, keys, rank=rank, world=world, partial=partial, anew=target.anew)
         wanted = claims(catalog, matches, keys, apart=target.apart) if partial else None
-        unless_stalled(
+
+        def packs(pack: str) -> Sequence[PackSource]:
+            return stored.get(pack, ())
+
+        nearer, budget_bytes = memory.holders, self._budget_bytes
+        self._watched(
             lambda moved: check_alike(
-                catalog,
-                matches,
-                target.alike,
-                lambda pack: stored.get(pack, ()),
-                budget_bytes=self._budget_bytes,
-                nearer=memory.holders,
-                on_bytes=moved,
+                catalog, matches, target.alike, packs, budget_bytes=budget_bytes, nearer=nearer, on_bytes=moved
             ),
-            stall_s=self._deadlines.stall_s,
-            what="counts and options that are one here",
+            "counts and options that are one here",
         )
-        prepared = unless_stalled(
-            lambda moved: prepare(
-                catalog,
-                matches,
-                lambda pack: stored.get(pack, ()),
-                budget_bytes=self._budget_bytes,
-                nearer=memory.holders,
-                opened=moved,
-            ),
-            stall_s=self._deadlines.stall_s,
-            what="the headers of packs",
+        prepared = self._watched(
+            lambda moved: prepare(catalog, matches, packs, budget_bytes=budget_bytes, nearer=nearer, opened=moved),
+            "the headers of packs",
         )
         together = Together(
             prepared,
@@ -346,6 +328,9 @@ class Restoring:
             return self._link.borrow(mine.id, Deadline.after(self._deadlines.agent_s, "the agent's memory"))
         except (AgentLost, DeadlineExceeded):
             return []
+
+    def _watched(self, work: Callable[[Callable[[Any], None]], Result], what: str) -> Result:
+        return unless_stalled(work, stall_s=self._deadlines.stall_s, what=what)
 
     def _vote(
         self, work: Callable[[], Result], *, tell: Callable[[Result], Any] = lambda result: None

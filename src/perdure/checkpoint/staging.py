@@ -17,7 +17,7 @@ from perdure.checkpoint.config import Deadlines
 from perdure.checkpoint.copying import Block, Copier, Copying
 from perdure.checkpoint.flights import Flight, Flights
 from perdure.checkpoint.link import AgentLink
-from perdure.checkpoint.messages import Begin, Sample, Staged
+from perdure.checkpoint.messages import Begin, Sample, Staged, Terms
 from perdure.checkpoint.planning import Sampled, sampled
 from perdure.checkpoint.pool import Pool
 from perdure.checkpoint.saved import Saved
@@ -173,19 +173,21 @@ class Stager:
                 seq=flight.saved.seq,
                 step=flight.saved.step,
                 epoch=order.epoch,
-                claim=order.claim,
                 base_slot=slot,
                 base_generation=generation,
                 index=index,
                 samples=samples,
                 value_digests=shared,
                 raw_nbytes=raw_nbytes,
-                meta=dict(order.meta or {}),
-                metric=order.metric,
-                pinned=order.pinned,
-                coding=order.coding,
-                keep=keep,
-                carry=flight.carry,
+                terms=Terms(
+                    claim=order.claim,
+                    meta=dict(order.meta or {}),
+                    metric=order.metric,
+                    pinned=order.pinned,
+                    coding=order.coding,
+                    keep=keep,
+                    carry=flight.carry,
+                ),
             )
             try:
                 link.post(staged)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
-from perdure.checkpoint.messages import Staged, Terms
+from perdure.checkpoint.messages import Begin, Staged, Terms
 from perdure.errors import PerdureError
 
 __all__ = [
@@ -83,6 +83,8 @@ class Generation:
     since: float | None = None
     lanes: dict[int, int] = field(default_factory=dict)
     staged: dict[int, Staged] = field(default_factory=dict)
+    sealed: dict[int, int] = field(default_factory=dict)
+    """bytes of each local rank's pack, once it is digested"""
     digested: bool = False
     slot: int | None = None
     adopter: int | None = None
@@ -134,7 +136,7 @@ class Generation:
     def terms(self) -> Terms | None:
         """What its commit is to say; None if no node here knows."""
         if self.staged:
-            return Terms.of(self.lead)
+            return self.lead.terms
         return None if self.fostered is None else self.fostered.terms
 
     @property
@@ -152,15 +154,14 @@ class Generation:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """Let ``client`` fill ``segment`` with ``nbytes``; make it if it is not there or too small.
+    """Let ``client`` fill ``segment`` with what it asked for; make it if it is not there or too small.
 
     ``spare`` will be wanted next, if nothing comes in between.
     """
 
     client: int
     segment: int
-    seq: int
-    nbytes: int
+    begin: Begin
     spare: int | None = None
 
 

@@ -19,8 +19,9 @@ import sys
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol
 
-from perdure.clock import SYSTEM, Clock
+from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import Bug, CallError, StorageError
 from perdure.process import marked
 
@@ -29,8 +30,10 @@ __all__ = [
     "Guard",
     "Killed",
     "Rank",
+    "Standby",
     "become_subreaper",
     "die_with",
+    "is_subreaper",
     "kill_attempt",
     "reap_orphans",
     "stop_attempt",
@@ -38,6 +41,7 @@ __all__ = [
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
+_PR_GET_CHILD_SUBREAPER = 37
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -62,14 +66,29 @@ class Killed:
     left: tuple[int, ...] = ()
 
 
-class Rank:
-    """A process that this launcher started, in a session of its own, and that dies with the launcher."""
+class Standby(Protocol):
+    """A process that forks ranks which need not import any more: `perdure.process.zygote.Zygote`."""
 
-    def __init__(self, process: subprocess.Popen[bytes]) -> None:
-        self._process = process
-        self.pid = process.pid
-        self.pidfd = os.pidfd_open(process.pid)
+    def fork(
+        self, command: Sequence[str], *, env: Mapping[str, str], stdout: int, stderr: int, deadline: Deadline
+    ) -> int:
+        """Return the pid of a new rank: a child of this process in a session of its own, that dies with it."""
+        ...
+
+
+class Rank:
+    """A process that this launcher started, in a session of its own, and that dies with the launcher.
+
+    ``stdout`` and ``stderr`` are descriptors of what it prints, the rank's until `close`.
+    """
+
+    def __init__(self, pid: int, *, stdout: int, stderr: int, wait: Callable[[], object]) -> None:
+        self.pid = pid
+        self.pidfd = os.pidfd_open(pid)
+        self.stdout = stdout
+        self.stderr = stderr
         self.ending: Ending | None = None
+        self._wait = wait
 
     @classmethod
     def start(cls, command: Sequence[str], *, env: Mapping[str, str], cwd: str | None = None) -> Rank:
@@ -80,31 +99,36 @@ class Rank:
         """
         if threading.current_thread() is not threading.main_thread():
             raise Bug("ranks must be started from the main thread")
-        try:
-            process = subprocess.Popen(
-                list(command),
-                env=dict(env),
-                cwd=cwd,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-                preexec_fn=die_with(os.getpid()),
-            )
-        except OSError as error:
-            raise CallError(f"cannot start {command[0]}: {error.strerror}", command=list(command)) from error
-        return cls(process)
+        with _Pipes() as pipes:
+            try:
+                process = subprocess.Popen(
+                    list(command),
+                    env=dict(env),
+                    cwd=cwd,
+                    stdin=subprocess.DEVNULL,
+                    stdout=pipes.writers[0],
+                    stderr=pipes.writers[1],
+                    start_new_session=True,
+                    preexec_fn=die_with(os.getpid()),
+                )
+            except OSError as error:
+                raise CallError(f"cannot start {command[0]}: {error.strerror}", command=list(command)) from error
+            stdout, stderr = pipes.keep_readers()
+        return cls(process.pid, stdout=stdout, stderr=stderr, wait=process.wait)
 
-    @property
-    def stdout(self) -> int:
-        """Descriptor of what it prints; the rank's until `close`."""
-        return _fileno(self._process.stdout)
+    @classmethod
+    def fork(cls, standby: Standby, command: Sequence[str], *, env: Mapping[str, str], deadline: Deadline) -> Rank:
+        """Start ``command`` through ``standby``, in the folder that this stands in; else as `start`.
 
-    @property
-    def stderr(self) -> int:
-        """Descriptor of its errors; the rank's until `close`."""
-        return _fileno(self._process.stderr)
+        Called from the main thread alone, as `start`. Raises what ``standby.fork`` raises; no rank is left then, and
+        `start` is the way.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise Bug("ranks must be started from the main thread")
+        with _Pipes() as pipes:
+            pid = standby.fork(command, env=env, stdout=pipes.writers[0], stderr=pipes.writers[1], deadline=deadline)
+            stdout, stderr = pipes.keep_readers()
+        return cls(pid, stdout=stdout, stderr=stderr, wait=lambda: os.waitpid(pid, 0))
 
     def poll(self) -> Ending | None:
         """Return how it ended, or None while it runs. Does not reap."""
@@ -122,16 +146,43 @@ class Rank:
 
     def reap(self) -> None:
         """Give the pid back, once it has ended and its session is gone."""
-        self._process.wait()
+        self._wait()
 
     def close(self) -> None:
         """Close the descriptors, the output's too; twice is fine."""
-        for stream in (self._process.stdout, self._process.stderr):
-            if stream is not None:
-                stream.close()
-        if self.pidfd >= 0:
-            os.close(self.pidfd)
-            self.pidfd = -1
+        for descriptor in (self.stdout, self.stderr, self.pidfd):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self.stdout = self.stderr = self.pidfd = -1
+
+
+class _Pipes:
+    """The two pipes of a rank's output; closes what has not been kept."""
+
+    def __init__(self) -> None:
+        self._readers: list[int] = []
+        self.writers: list[int] = []
+
+    def __enter__(self) -> _Pipes:
+        try:
+            for _ in range(2):
+                reader, writer = os.pipe()
+                self._readers.append(reader)
+                self.writers.append(writer)
+        except OSError as error:
+            self.__exit__()
+            raise StorageError(f"cannot make a pipe for a rank: {error.strerror}", errno=error.errno) from error
+        return self
+
+    def keep_readers(self) -> tuple[int, int]:
+        """Hand over the reading ends: stdout's and stderr's."""
+        stdout, stderr = self._readers
+        self._readers = []
+        return stdout, stderr
+
+    def __exit__(self, *_: object) -> None:
+        for descriptor in (*self._readers, *self.writers):
+            os.close(descriptor)
 
 
 class Guard:
@@ -222,6 +273,12 @@ def become_subreaper() -> None:
         raise Bug(f"PR_SET_CHILD_SUBREAPER was refused: {os.strerror(ctypes.get_errno())}")
 
 
+def is_subreaper() -> bool:
+    """Whether `become_subreaper` has been called in this process."""
+    answer = ctypes.c_int(0)
+    return _LIBC.prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(answer), 0, 0, 0) == 0 and answer.value == 1
+
+
 def reap_orphans(*, keep: Container[int]) -> list[int]:
     """Reap the dead children of this process that are not in ``keep`` (its own ranks and guard); return their pids."""
     try:
@@ -239,7 +296,7 @@ def reap_orphans(*, keep: Container[int]) -> list[int]:
 
 
 def die_with(parent: int) -> Callable[[], None]:
-    """Return what a new rank does before it execs: ask for SIGKILL at the parent's death, and check that it still
+    """Return what a new process does before it execs: ask for SIGKILL at the parent's death, and check that it still
     lives.
 
     Runs between fork and exec, where only this thread exists: nothing here imports, locks or allocates more than an
@@ -252,10 +309,3 @@ def die_with(parent: int) -> Callable[[], None]:
             die(127)
 
     return before_exec
-
-
-def _fileno(stream: object) -> int:
-    fileno = getattr(stream, "fileno", None)
-    if fileno is None:
-        raise Bug("a rank without output pipes")
-    return int(fileno())

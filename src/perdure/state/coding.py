@@ -14,8 +14,9 @@ from typing import Final
 
 from perdure.codec import encode_parts, frame_info
 from perdure.errors import CallError
+from perdure.state.again import Estimate, Findings
 from perdure.state.pricing import codec_for
-from perdure.state.relating import Estimate, base_of, estimate, trial
+from perdure.state.relating import base_of, estimate, trial
 from perdure.state.relations import Relation
 from perdure.state.sampling import Block
 
@@ -37,11 +38,19 @@ class Coded:
 
 
 class Coding:
-    """Codes the blocks of one writer, by key; keeps no frame. ``base`` are its blocks in an earlier step, or empty."""
+    """Codes the blocks of one writer, by key; keeps no frame. ``base`` are its blocks in an earlier step, or empty.
 
-    def __init__(self, blocks: Mapping[str, Block], base: Mapping[str, Block]) -> None:
+    ``last`` is what was found for the save before, which is tried first; ``findings`` is that for the next one.
+    """
+
+    def __init__(self, blocks: Mapping[str, Block], base: Mapping[str, Block], last: Findings | None = None) -> None:
         self._blocks, self._base = blocks, base
-        self.estimates: dict[str, Estimate] = estimate(blocks, base)
+        self.findings = estimate(blocks, base, last)
+
+    @property
+    def estimates(self) -> dict[str, Estimate]:
+        """What each block costs, with a relation and without."""
+        return self.findings.estimates
 
     def trial(self, key: str, *, on: bool) -> tuple[int, int]:
         """Code a few places of a block, on its base or alone: their bytes before and after."""

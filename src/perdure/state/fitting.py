@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Array", "SecondFit", "UpdateFit", "fit_fade", "fit_second", "fit_update", "step_of"]
+__all__ = ["Array", "SecondFit", "UpdateFit", "fit_fade", "fit_second", "fit_update", "refit_update", "step_of"]
 
 Array = npt.NDArray[np.float64]
 
@@ -83,6 +83,15 @@ def fit_update(
         UpdateFit(1 + float(row[0]), tuple(float(by) for by in row[1:]), float(small))
         for row, small in zip(found, at, strict=True)
     ]
+
+
+def refit_update(
+    now: Array, old: Array, moments: Sequence[tuple[Array, Array | None]], unit: float, eps: float
+) -> list[UpdateFit]:
+    """`fit_update` where the optimizer's ``eps`` is known, which is most of the work."""
+    columns = [old, *(-step_of(moment, square, eps) for moment, square in moments)]
+    found = _robust(columns, now - old, unit / 2 * np.abs(now))
+    return [UpdateFit(1 + row[0], tuple(row[1:]), eps) for row in found.tolist()]
 
 
 def fit_second(now: Array, old: Array, moment: Array, before: Array, unit: float) -> list[SecondFit]:

@@ -13,14 +13,24 @@ from typing import Any, Final, NamedTuple, Protocol, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from perdure.state.fitting import Array, SecondFit, UpdateFit, fit_fade, fit_second, fit_update
+from perdure.state.fitting import Array, SecondFit, UpdateFit, fit_fade, fit_second, fit_update, refit_update
 from perdure.state.moments import EPS, Pair, Samples, Trio, pairs_among, trios_among
 from perdure.state.predicting import predict
 from perdure.state.pricing import distance_bits
 from perdure.state.relations import Relation, SecondMoment, Term, Update
 from perdure.state.sampling import Group
 
-__all__ = ["LEAST_ELEMENTS", "Offer", "offers"]
+__all__ = [
+    "LEAST_ELEMENTS",
+    "Family",
+    "Offer",
+    "Seconds",
+    "Updates",
+    "based",
+    "faded",
+    "few_of",
+    "offers",
+]
 
 LEAST_ELEMENTS: Final = 64
 """Blocks with fewer are not looked at: a frame's own bytes weigh more there."""
@@ -41,7 +51,7 @@ class Offer(NamedTuple):
     bits: float
 
 
-class _Family(Protocol[_Subject, _Fit]):
+class Family(Protocol[_Subject, _Fit]):
     """One kind of relation, for any subjects of a group (a few of its rows each)."""
 
     @property
@@ -76,17 +86,21 @@ def offers(group: Group) -> list[Offer]:
         made = _fades(samples)
         for alike in [t for t in trios if t.square is not None], [t for t in trios if t.square is None]:
             for first in (False, True):
-                made += _offered(_Updates(samples, first), alike)
-        made += _offered(_Seconds(samples), pairs_among(samples, trios))
+                made += _offered(Updates(samples, first), alike)
+        made += _offered(Seconds(samples), pairs_among(samples, trios))
         return made
 
 
 @dataclass(frozen=True, slots=True)
-class _Updates:
-    """Updates by the moments of this step, and with ``first`` also by those of the base step. Subjects: trios alike."""
+class Updates:
+    """Updates by the moments of this step, and with ``first`` also by those of the base step. Subjects: trios alike.
+
+    ``eps`` is that of the optimizer; None if it is to be found out.
+    """
 
     samples: Samples
     first: bool
+    eps: float | None = None
 
     def row(self, subject: Trio) -> int:
         return subject.tensor
@@ -102,7 +116,10 @@ class _Updates:
         moments = [(shaped(side[m]), shaped(side[v]) if v else None) for side in sides]
         now, base = shaped(self.samples.now[t]), shaped(self.samples.base[t])
         nothing = UpdateFit(1.0, (0.0,) * len(sides), EPS)
-        fits = fit_update(now, base, moments, self.samples.unit, EPS)
+        if self.eps is None:
+            fits = fit_update(now, base, moments, self.samples.unit, EPS)
+        else:
+            fits = refit_update(now, base, moments, self.samples.unit, self.eps)
         return [fit if _sane(fit.keep, *fit.by, fit.eps) else nothing for fit in fits]
 
     def relation(self, subject: Trio, fit: UpdateFit) -> Update:
@@ -127,7 +144,7 @@ class _Updates:
 
 
 @dataclass(frozen=True, slots=True)
-class _Seconds:
+class Seconds:
     """Second moments by the first ones."""
 
     samples: Samples
@@ -153,25 +170,28 @@ class _Seconds:
         return [group.base[v], group.base[m], group.now[m]]
 
 
+def faded(samples: Samples, rows: Sequence[int]) -> tuple[list[Update], npt.NDArray[Any]]:
+    """How each of ``rows`` is its old self times a number, and the base [rows, elements] that it gives them."""
+    group = samples.group
+    assert group.base is not None
+    fades = [fade if _sane(fade) else 1.0 for fade in fit_fade(samples.now[rows], samples.base[rows])]
+    return [Update(fade) for fade in fades], np.array(fades, group.now.dtype)[:, None] * group.base[rows]
+
+
 def _fades(samples: Samples) -> list[Offer]:
-    """Offers of tensors that are their old selves times a number."""
     rows, group = samples.rows(), samples.group
     if not rows:
         return []
-    assert group.base is not None
-    fades = [fade if _sane(fade) else 1.0 for fade in fit_fade(samples.now[rows], samples.base[rows])]
-    base = np.array(fades, group.now.dtype)[:, None] * group.base[rows]
+    found, base = faded(samples, rows)
     bits = distance_bits(group.now[rows], base, group.dtype)
-    return [
-        Offer(group.names[row], Update(fade), float(cost)) for row, fade, cost in zip(rows, fades, bits, strict=True)
-    ]
+    return [Offer(group.names[row], fade, float(cost)) for row, fade, cost in zip(rows, found, bits, strict=True)]
 
 
-def _offered(family: _Family[_Subject, _Fit], subjects: Sequence[_Subject]) -> list[Offer]:
+def _offered(family: Family[_Subject, _Fit], subjects: Sequence[_Subject]) -> list[Offer]:
     """The cheapest recipe for each of ``subjects``, or its own fit if it is one of those fitted and cheaper still."""
     if not subjects:
         return []
-    spread = np.unique(np.linspace(0, len(subjects) - 1, min(_FITTED, len(subjects))).astype(int)).tolist()
+    spread = few_of(len(subjects))
     few = [subjects[i] for i in spread]
     own = family.fit(few, together=False)
     costs = np.stack([_bits(family, few, fit) for fit in own])  # [fit, subject]
@@ -188,7 +208,7 @@ def _offered(family: _Family[_Subject, _Fit], subjects: Sequence[_Subject]) -> l
     ]
 
 
-def _recipes(family: _Family[_Subject, _Fit], few: Sequence[_Subject], own: Sequence[_Fit], costs: Array) -> list[_Fit]:
+def _recipes(family: Family[_Subject, _Fit], few: Sequence[_Subject], own: Sequence[_Fit], costs: Array) -> list[_Fit]:
     """The fits that together serve ``few`` best; ``costs`` are those of each of them by each of ``own``."""
     recipes: list[_Fit] = []
     best = np.full(len(few), np.inf)
@@ -209,13 +229,24 @@ def _recipes(family: _Family[_Subject, _Fit], few: Sequence[_Subject], own: Sequ
     return recipes
 
 
-def _bits(family: _Family[_Subject, _Fit], subjects: Sequence[_Subject], fit: _Fit) -> Array:
+def _bits(family: Family[_Subject, _Fit], subjects: Sequence[_Subject], fit: _Fit) -> Array:
     """What each of ``subjects`` costs on the base that ``fit`` gives it."""
+    group = family.samples.group
+    rows = [family.row(subject) for subject in subjects]
+    return distance_bits(group.now[rows], based(family, subjects, fit), group.dtype)
+
+
+def based(family: Family[_Subject, _Fit], subjects: Sequence[_Subject], fit: _Fit) -> npt.NDArray[Any]:
+    """The base [subjects, elements] that ``fit`` gives ``subjects``."""
     group = family.samples.group
     flat = [np.ascontiguousarray(rows).view(np.uint8).reshape(-1) for rows in family.inputs(subjects)]
     base = predict(family.relation(subjects[0], fit), flat, dtype=group.dtype)
-    rows = [family.row(subject) for subject in subjects]
-    return distance_bits(group.now[rows], base.view(group.now.dtype).reshape(len(rows), -1), group.dtype)
+    return base.view(group.now.dtype).reshape(len(subjects), -1)
+
+
+def few_of(count: int) -> list[int]:
+    """Which of ``count`` tensors alike are fitted: all of a few, else some spread over them."""
+    return np.unique(np.linspace(0, count - 1, min(_FITTED, count)).astype(int)).tolist()  # type: ignore[no-any-return]
 
 
 def _squares(trios: Sequence[Trio]) -> list[int]:

@@ -8,14 +8,15 @@ it with each. That costs a few hundred elements a block, and the samples.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
-from typing import Final, NamedTuple
+from collections.abc import Collection, Mapping
+from typing import Final
 
 import numpy as np
 
 from perdure.codec.stage import Bytes
 from perdure.errors import CallError, NotCovered
 from perdure.layout import Box
+from perdure.state.again import Estimate, Findings, Kind, Priced, Wide, kinds_of, offers_again, still_good
 from perdure.state.pairing import rounded_from
 from perdure.state.predicting import NARROWER, PREDICTABLE, predict
 from perdure.state.pricing import alone_bits, coded_nbytes, distance_bits, spread
@@ -23,7 +24,7 @@ from perdure.state.recipes import Offer, offers
 from perdure.state.relations import Of, Previous, Relation, Rounding, sources
 from perdure.state.sampling import Block, Group, groups_of
 
-__all__ = ["Estimate", "base_of", "estimate", "relate", "trial"]
+__all__ = ["base_of", "estimate", "relate", "trial"]
 
 _FLOATS: Final = ("float64", "float32", "float16", "bfloat16")
 _TRIED_ELEMENTS: Final = 1 << 18  # blocks of as many are worth coding samples of
@@ -33,47 +34,59 @@ _SOURCE_BITS: Final = 0.02
 """Of relations that are as good, the one with fewer sources."""
 
 
-class Estimate(NamedTuple):
-    """What a block costs, in bits an element: ``alone``, and ``on`` the base that its ``relation`` gives it.
-
-    None where nobody can tell without coding it: elements that are no floats.
-    """
-
-    relation: Relation | None
-    alone: float | None
-    on: float | None
-
-
 def relate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Relation]:
     """The relation of each block of ``now`` that should be coded on a base; those not named are best coded alone.
 
     ``now`` and ``base`` are the blocks of one rank in this step and in the step that deltas are made on (empty if there
     is none). The relations have a decoding order: no tensor's base needs the tensor itself.
     """
-    return {name: each.relation for name, each in estimate(now, base).items() if each.relation is not None}
+    found = estimate(now, base).estimates
+    return {name: each.relation for name, each in found.items() if each.relation is not None}
 
 
-def estimate(now: Mapping[str, Block], base: Mapping[str, Block]) -> dict[str, Estimate]:
-    """The relations of `relate`, and what each block costs with its own and without; empty blocks are left out."""
-    groups = groups_of(now, base)
+def estimate(now: Mapping[str, Block], base: Mapping[str, Block], last: Findings | None = None) -> Findings:
+    """The relations of `relate`, and what each block costs with its own and without; empty blocks are left out.
+
+    ``last`` is what this returned for the save before with a base, or for the one before without. What it found is
+    tried first, and other relations are searched only where that does not serve (`perdure.state.again`).
+    """
+    kinds = kinds_of(groups_of(now, base))
+    names = {kind: group.names for kind, group in kinds.items()}
     costs: dict[str, float] = {}
     alone: dict[str, float] = {}
     chosen: dict[str, Relation] = {}
-    for group in groups:
+    for group in kinds.values():
         _alone_or_plain(group, costs, alone, chosen)
-    made = [offer for group in groups if group.dtype in PREDICTABLE for offer in offers(group)] + _roundings(groups)
-    useful = [offer for offer in made if offer.bits < costs[offer.name] * (1 - _LEAST_GAIN)]
-    useful.sort(key=lambda offer: offer.bits + _SOURCE_BITS * len(sources(*offer[:2])) - costs[offer.name])
-    for name, relation, bits in useful:
-        if bits < costs[name] * (1 - _LEAST_GAIN) and not _needs(name, relation, chosen):
-            if now[name].box.size >= _TRIED_ELEMENTS and not _wins(name, relation, chosen.get(name), now, base):
+    without = dict(costs)
+    known = last if last is not None and last.serve(names) else None
+    wide: dict[tuple[str, Box], list[Group]] = defaultdict(list)
+    for group in kinds.values():
+        wide[group.dtype, group.box].append(group)
+    made: list[Offer] = []
+    kept: dict[str, Relation] = {}
+    fresh: set[str] = set()
+    searched: set[Kind] = set()
+    for kind, group in kinds.items():
+        if known is not None:
+            again = offers_again(group, known.kept, wide)
+            if still_good(group, known.priced, without, again):
+                made += again
+                kept.update({name: known.kept[name] for name in group.names if name in known.kept})
+                kept.update({offer.name: offer.relation for offer in again})
                 continue
-            costs[name], chosen[name] = bits, relation
-    known = {name: name in alone for group in groups for name in group.names}
-    return {
-        name: Estimate(chosen.get(name), alone.get(name), costs[name] if told and name in chosen else None)
-        for name, told in known.items()
+        searched.add(kind)
+        fresh.update(group.names)
+        made += _roundings(group, wide)
+        if group.dtype in PREDICTABLE:
+            made += offers(group)
+    _choose(made, costs, chosen, now, base, fresh)
+    estimates = {
+        name: Estimate(chosen.get(name), alone.get(name), costs[name] if name in alone and name in chosen else None)
+        for name in costs
     }
+    kept.update({name: relation for name, relation in chosen.items() if name in fresh})
+    priced = {n: Priced(without[n], costs[n]) if known is None or n in fresh else known.priced[n] for n in costs}
+    return Findings(estimates, kept, names, priced, frozenset(searched), 0 if known is None else known.reused + 1)
 
 
 def base_of(name: str, relation: Relation, now: Mapping[str, Block], base: Mapping[str, Block]) -> Bytes:
@@ -120,28 +133,42 @@ def _alone_or_plain(
             chosen[name] = Previous()
 
 
-def _roundings(groups: list[Group]) -> list[Offer]:
+def _choose(
+    made: list[Offer],
+    costs: dict[str, float],
+    chosen: dict[str, Relation],
+    now: Mapping[str, Block],
+    base: Mapping[str, Block],
+    fresh: Collection[str],
+) -> None:
+    """Take the offers that save most, as long as no block needs itself; large ones of ``fresh`` blocks are tried."""
+    useful = [offer for offer in made if offer.bits < costs[offer.name] * (1 - _LEAST_GAIN)]
+    useful.sort(key=lambda offer: offer.bits + _SOURCE_BITS * len(sources(*offer[:2])) - costs[offer.name])
+    for name, relation, bits in useful:
+        if bits < costs[name] * (1 - _LEAST_GAIN) and not _needs(name, relation, chosen):
+            tried = name in fresh and now[name].box.size >= _TRIED_ELEMENTS
+            if tried and not _wins(name, relation, chosen.get(name), now, base):
+                continue
+            costs[name], chosen[name] = bits, relation
+
+
+def _roundings(group: Group, wide: Wide) -> list[Offer]:
     """Offers for blocks that are the rounding of a wider block with the same box."""
-    wide: dict[tuple[str, Box], list[Group]] = defaultdict(list)
-    for group in groups:
-        if group.dtype in PREDICTABLE:
-            wide[group.dtype, group.box].append(group)
     made = []
-    for group in groups:
-        for dtype in NARROWER.get(group.dtype, ()):
-            for other in wide[dtype, group.box]:
-                owners = rounded_from(group.now, group.dtype, other.now, dtype)
-                found = {row: owner for row, owner in enumerate(owners) if owner is not None}
-                if not found:
-                    continue
-                rows, masters = list(found), other.now[list(found.values())]
-                flat = masters.view(np.uint8).reshape(-1)
-                base = predict(Rounding("-"), [flat], dtype=group.dtype, wide=dtype)
-                bits = distance_bits(group.now[rows], base.view(group.now.dtype).reshape(len(rows), -1), group.dtype)
-                made += [
-                    Offer(group.names[row], Rounding(other.names[found[row]]), float(cost))
-                    for row, cost in zip(rows, bits, strict=True)
-                ]
+    for dtype in NARROWER.get(group.dtype, ()):
+        for other in wide.get((dtype, group.box), ()):
+            owners = rounded_from(group.now, group.dtype, other.now, dtype)
+            found = {row: owner for row, owner in enumerate(owners) if owner is not None}
+            if not found:
+                continue
+            rows, masters = list(found), other.now[list(found.values())]
+            flat = masters.view(np.uint8).reshape(-1)
+            base = predict(Rounding("-"), [flat], dtype=group.dtype, wide=dtype)
+            bits = distance_bits(group.now[rows], base.view(group.now.dtype).reshape(len(rows), -1), group.dtype)
+            made += [
+                Offer(group.names[row], Rounding(other.names[found[row]]), float(cost))
+                for row, cost in zip(rows, bits, strict=True)
+            ]
     return made
 
 

@@ -31,9 +31,17 @@ from perdure.clock import Deadline
 from perdure.errors import CallError, DeadlineExceeded, LinkLost, ProtocolError
 from perdure.wire.frames import MAX_BODY_BYTES, decode_body, json_of
 
-__all__ = ["Address", "NodeLink", "accept_node", "connect_node", "listen_node", "own_address"]
+try:
+    from perdure import _native
+except ImportError:  # not built for this platform: bytes are received and digested in two steps, and `NATIVE` says so
+    _native = None  # type: ignore[assignment]
+
+__all__ = ["NATIVE", "Address", "NodeLink", "accept_node", "connect_node", "listen_node", "own_address"]
 
 Address = tuple[str, int]
+
+NATIVE: Final[bool] = _native is not None
+"""Whether bulk is received and digested by one C++ call; `perdure doctor` shows it."""
 
 _GREETING: Final = b"PDN0"
 _NONCE_BYTES: Final = 32
@@ -43,6 +51,10 @@ _COUNTED: Final = struct.Struct("<QIQ")
 _BACKLOG: Final = 256
 _RETRY_S: Final = 0.05
 _BUFFER_BYTES: Final = 4 << 20
+_CALL_BYTES: Final = 16 << 20  # between two native calls signals are seen
+_CALL_S: Final = 1e6  # the longest that a native call takes
+_CUT, _LATE = -1, -2
+_DIGEST_BYTES: Final = 16
 _MAX_BULK_BYTES: Final = 1 << 46
 _SILENT_S: Final = 30
 _LONGEST_S: Final = 3600.0
@@ -104,6 +116,29 @@ class NodeLink:
             raise CallError(f"{into.nbytes} bytes are wanted and {self._n_bulk} are to come")
         _recv_into(self._sock, into.cast("B"), deadline)
         self._n_bulk -= into.nbytes
+
+    def recv_tiles(
+        self, into: memoryview, tile_bytes: int, deadline: Deadline, *, digest: Callable[[memoryview], bytes]
+    ) -> bytes:
+        """Fill ``into`` as `recv_bulk` does, and digest each tile of it while it still lies in the cache.
+
+        The digests have 16 bytes each. ``digest`` is XXH3-128, for where the native code that does both in one call is
+        not built. Raises `CallError` if ``into`` has more bytes than are to come, or ``tile_bytes`` is below 1.
+        """
+        if into.nbytes > self._n_bulk or tile_bytes < 1:
+            raise CallError(f"{into.nbytes} bytes in tiles of {tile_bytes} are wanted and {self._n_bulk} are to come")
+        room = into.cast("B")
+        digests: list[bytes] = []
+        call_bytes = max(1, _CALL_BYTES // tile_bytes) * tile_bytes if NATIVE else tile_bytes
+        for at in range(0, room.nbytes, call_bytes):
+            part = room[at : at + call_bytes]
+            if NATIVE:
+                digests.append(_recv_digested(self._sock, part, tile_bytes, deadline))
+            else:
+                _recv_into(self._sock, part, deadline)
+                digests.append(digest(part))
+            self._n_bulk -= part.nbytes
+        return b"".join(digests)
 
     def fileno(self) -> int:
         """The descriptor, to wait on among others."""
@@ -290,6 +325,23 @@ def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> Non
         into = into[n:]
         if into.nbytes:
             _check(deadline)
+
+
+def _recv_digested(sock: socket.socket, into: memoryview, tile_bytes: int, deadline: Deadline) -> bytes:
+    digests = bytearray(-(-into.nbytes // tile_bytes) * _DIGEST_BYTES)
+    within_s = max(min(deadline.left(), _CALL_S), 0.0)
+    try:
+        _wait_at_most(sock, socket.SO_RCVTIMEO, deadline)
+        code = _native.recv_tiles(sock.fileno(), into, tile_bytes, digests, within_s)
+    except OSError as error:
+        raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
+    if code == _LATE:
+        raise DeadlineExceeded(f"gave up waiting for {deadline.what}", what=deadline.what, missing="")
+    if code != 0:
+        raise LinkLost(
+            "a node closed the connection" if code == _CUT else f"the connection to a node broke: {os.strerror(code)}"
+        )
+    return bytes(digests)
 
 
 def _ready(sock: socket.socket, what: int, within_s: float) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -41,9 +42,9 @@ def trainer_of(folder: Path, callback: Any, *more: Any, steps: int = 10, **optio
     return Trainer(LlamaForCausalLM(config), arguments, train_dataset=Numbers(), callbacks=[callback, *more])
 
 
-def train(folder: Path, *more: Any, every: int = 2, **options: Any) -> Trainer:
-    """Train to the end, from where the run in ``folder`` is."""
-    callback = perdure.TrainerCallback(folder / "run", every=every, agent=False)
+def train(folder: Path, *more: Any, every: int = 2, saving: Mapping[str, Any] | None = None, **options: Any) -> Trainer:
+    """Train to the end, from where the run in ``folder`` is; ``saving`` are options of the callback."""
+    callback = perdure.TrainerCallback(folder / "run", every=every, agent=False, **saving or {})
     trainer = trainer_of(folder, callback, *more, **options)
     trainer.train(resume_from_checkpoint=callback.resume_from(trainer))
     return trainer

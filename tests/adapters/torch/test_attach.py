@@ -15,8 +15,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch import device_copy
-from perdure.adapters.torch.attach import Run, attach
+from perdure.adapters.torch.attach import attach
 from perdure.adapters.torch.load import load
+from perdure.adapters.torch.run import Run
 from perdure.errors import BlobMissing, CallError, StateMismatch
 from perdure.state.scopes import RankLocal
 

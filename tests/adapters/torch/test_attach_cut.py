@@ -10,8 +10,9 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from perdure.adapters.torch.attach import Run, attach
+from perdure.adapters.torch.attach import attach
 from perdure.adapters.torch.load import load
+from perdure.adapters.torch.run import Run
 from perdure.errors import CallError
 
 from .conftest import SHORT

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import tempfile
 import warnings
 from collections.abc import Iterator
@@ -133,6 +134,28 @@ def test_a_folder_that_is_not_given_to_the_trainer_is_missed_before_anything_is_
     assert callback.resume_from(trainer) is not None
     with pytest.raises(CallError, match="begins at step 0, but step 2"):
         trainer.train()
+
+
+def test_steps_are_carried_to_a_remote_store_and_training_goes_on_from_there(
+    tmp_path: Path, uninterrupted: dict[str, Any], capfd: pytest.CaptureFixture[str]
+) -> None:
+    saving = {"tiers": tmp_path / "far", "remote_every": 2, "coding": "lossless", "remote_keep": "last=1"}
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path, Counts(), Stops(5), every=3, saving=saving, **RESTORES)
+    far = perdure.Checkpointer(tmp_path / "far", agent=False)
+    far.wait_for(step_after=2, timeout_s=30)
+    assert perdure.Checkpointer(tmp_path / "run", agent=False).steps() == [2, 3, 4]
+    assert far.steps() == [4]
+    shutil.rmtree(tmp_path / "run")
+    again = train(tmp_path, Counts(), every=3, saving=saving, **RESTORES)
+    assert "was empty: it goes on as the run that lies in" in capfd.readouterr().err
+    assert facts(again) == uninterrupted
+    assert far.steps() == [6]
+
+
+def test_options_of_the_checkpointer_that_cannot_work_are_refused_at_once(tmp_path: Path) -> None:
+    with pytest.raises(CallError, match="remote_every says how steps are carried"):
+        perdure.TrainerCallback(tmp_path / "run", every=2, remote_every=2)
 
 
 @pytest.mark.slow

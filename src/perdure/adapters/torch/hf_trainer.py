@@ -16,10 +16,12 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import json
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from typing import Any
 
 import torch.distributed as dist
@@ -31,16 +33,18 @@ from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.fabric import ProcessGroupFabric
 from perdure.adapters.torch.rng import Rng
 from perdure.checkpoint.config import Deadlines
-from perdure.checkpoint.restoring import read_catalog
+from perdure.checkpoint.copies import Copies
+from perdure.checkpoint.remote import remote_of
 from perdure.checkpoint.saved import Saved
 from perdure.checkpoint.stalls import unless_stalled
 from perdure.clock import Deadline
 from perdure.errors import BlobMissing, CallError, PerdureError, StateMismatch, Superseded
+from perdure.events import Log, Notice
 from perdure.fabric import Fabric, SoloFabric, agree, all_gather_json
+from perdure.process.environ import Placement
 from perdure.state.scopes import RankLocal
 from perdure.state.values import decode_value
-from perdure.store import Run, open_store
-from perdure.store.branch import commit_of
+from perdure.store import Note, Run, StoreUrl, open_store
 from perdure.upkeep.keep import Keep
 
 __all__ = ["TrainerCallback"]
@@ -57,8 +61,9 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
         trainer.train(resume_from_checkpoint=callback.resume_from(trainer))
 
     Saved are the model, the optimizer, the schedule, the trainer's and its callbacks' state, the scaler of float16, and
-    each rank's random generators; a save returns when they are copied, and is durable later. ``agent`` and ``keep`` are
-    those of `perdure.Checkpointer`. Set ``save_strategy="no"``, or the trainer saves by itself too.
+    each rank's random generators; a save returns when they are copied, and is durable later. All other options are
+    those of `perdure.Checkpointer`; steps that ``remote_every`` divides are saved too, to be carried on. Set
+    ``save_strategy="no"``, or the trainer saves by itself too.
     """
 
     def __init__(
@@ -67,13 +72,45 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
         *,
         every: int,
         agent: bool = True,
+        tiers: str | os.PathLike[str] | Sequence[str | os.PathLike[str]] = (),
+        remote_every: int | None = None,
+        remote_keep: Keep | None = None,
+        remote_bytes_per_s: float | None = None,
         keep: Keep | None = None,
+        coding: str = "raw",
+        memory_bytes: int | None = None,
+        drain_bytes_per_s: float | None = None,
         deadlines: Deadlines | None = None,
     ) -> None:
         if type(every) is not int or every < 1:
             raise CallError(f"every={every!r}: a whole number of steps, 1 or more")
-        self._to, self._every = os.fspath(to), every
-        self._agent, self._keep, self._deadlines = agent, keep, deadlines
+        place = StoreUrl.parse(to)
+        self._to, self._every, self._remote_every = os.fspath(to), every, remote_every
+        self._deadlines = deadlines or Deadlines()
+        self._remote = remote_of(
+            place,
+            tiers,
+            every=remote_every,
+            keep=remote_keep,
+            home_keep=keep,
+            bytes_per_s=remote_bytes_per_s,
+            agent=agent and place.scheme != "ram",
+            open_store=open_store,
+        )
+        self._make = functools.partial(
+            Checkpointer,
+            to,
+            agent=agent,
+            tiers=tiers,
+            remote_every=remote_every,
+            remote_keep=remote_keep,
+            remote_bytes_per_s=remote_bytes_per_s,
+            keep=keep,
+            coding=coding,
+            memory_bytes=memory_bytes,
+            drain_bytes_per_s=drain_bytes_per_s,
+            deadlines=deadlines,
+        )
         self._ckpt: Checkpointer | None = None
         self._rng = Rng()
         self._rng_state: dict[str, Any] | None = None
@@ -114,7 +151,7 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
                 "this callback has not looked for steps to go on from; call "
                 "trainer.train(resume_from_checkpoint=callback.resume_from(trainer))"
             )
-        self._ckpt = Checkpointer(self._to, agent=self._agent, keep=self._keep, deadlines=self._deadlines)
+        self._ckpt = self._make()
         self._rng.rank = self._ckpt.rank
         if self._resume is None:
             return
@@ -135,7 +172,7 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
         if self._rng_state is not None:
             self._rng.load_state_dict(self._rng_state)
             self._rng_state = None
-        if state.global_step % self._every == 0:
+        if any(state.global_step % each == 0 for each in (self._every, self._remote_every) if each is not None):
             self._save(state, objects)
 
     def on_epoch_end(
@@ -193,7 +230,7 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
         """The step that rank 0 finds, and the trainer's state then, alike on all ranks."""
         many = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
         fabric: Fabric = ProcessGroupFabric() if many else SoloFabric()
-        deadline = Deadline.after((self._deadlines or Deadlines()).agree_s, "all ranks to ask where to begin")
+        deadline = Deadline.after(self._deadlines.agree_s, "all ranks to ask where to begin")
         found: tuple[int | None, str | None] = None, None
         outcome: PerdureError | None = None
         if fabric.rank == 0:
@@ -207,21 +244,38 @@ class TrainerCallback(_TrainerCallback):  # type: ignore[misc]
 
     def _ask(self, step: int | None) -> tuple[int | None, str | None]:
         def look() -> tuple[int | None, str | None]:
+            home, remote = open_store(self._to), self._remote
+            if remote is not None:
+                remote.bring_home(home, self._note)
             try:
-                run = Run.open(open_store(self._to), create=False)
-                commit = commit_of(run, step=step)
+                run = Run.open(home, create=False)
+                copies = Copies(run)
+                if remote is not None:
+                    copies = Copies(run, lambda: remote.opened(self._note), place=remote.url)
+                chain = copies.chain(step=step, most=1)
+                if not chain or step not in (None, chain[-1].step):
+                    raise BlobMissing(
+                        f"step {step} is not in {self._to} to go on from; `perdure checkpoint ls` lists what is",
+                        step=step,
+                    )
             except BlobMissing:
                 if step is not None:
                     raise
                 return None, None
-            value = read_catalog(run, commit.slot)[0].local_values.get((0, _STATE_KEY))
+            found = chain[-1]
+            value = copies.catalog(found)[0].local_values.get((0, _STATE_KEY))
             state = decode_value(value, key=_STATE_KEY)
             if type(state) is not str:
-                raise StateMismatch(f"step {commit.step} of {self._to} was saved by no Trainer", missing=[_STATE_KEY])
-            return commit.step, state
+                raise StateMismatch(f"step {found.step} of {self._to} was saved by no Trainer", missing=[_STATE_KEY])
+            return found.step, state
 
-        stall_s = (self._deadlines or Deadlines()).stall_s
-        return unless_stalled(lambda moved: look(), stall_s=stall_s, what=f"the steps of {self._to}")
+        return unless_stalled(lambda moved: look(), stall_s=self._deadlines.stall_s, what=f"the steps of {self._to}")
+
+    def _note(self, note: Note) -> None:
+        """What rank 0 is told of its stores before there is a `Checkpointer`."""
+        log = Log(Placement.read().events)
+        log.emit(Notice(text=note.message))
+        log.close()
 
     def _let_go_of_folder(self) -> None:
         if self._folder is not None:

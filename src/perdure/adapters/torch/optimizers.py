@@ -27,9 +27,9 @@ from perdure.adapters.torch.optimizer_entries import (
 )
 from perdure.adapters.torch.scattered import (
     BY_PARAMETER,
+    Refill,
     by_parameter,
     capture_by_parameter,
-    prepare_by_parameter,
 )
 from perdure.adapters.torch.target import Place
 from perdure.errors import StateMismatch
@@ -78,7 +78,7 @@ def prepare_optimizer(place: Place, key: str, optimizer: torch.optim.Optimizer, 
     if saved_value is not None:  # before a byte is written
         _check_kind(key, optimizer, saved_value)
     if by_parameter(optimizer, parts) or (saved_value is not None and BY_PARAMETER in saved_value):
-        prepare_by_parameter(place, key, optimizer, parts, catalog, saved_value)
+        Refill(place, key, optimizer, parts, catalog, saved_value).prepare()
         return
     live = {name: parameter for parameter, name in _parameters(optimizer, parts)}
     if saved_value is not None:

@@ -33,7 +33,7 @@ from perdure.state.index import Catalog
 from perdure.state.scopes import Among
 from perdure.state.values import encode_value
 
-__all__ = ["BY_PARAMETER", "by_parameter", "capture_by_parameter", "prepare_by_parameter"]
+__all__ = ["BY_PARAMETER", "Refill", "by_parameter", "capture_by_parameter"]
 
 BY_PARAMETER = "by_parameter"
 """the entry of the optimizer's own value that says so"""
@@ -110,27 +110,8 @@ def _entry(
     )
 
 
-def prepare_by_parameter(
-    place: Place,
-    key: str,
-    optimizer: torch.optim.Optimizer,
-    parts: Parts,
-    catalog: Catalog,
-    saved: dict[str, Any] | None,
-) -> None:
-    """Add the optimizer to a restore. ``saved`` is its own value in the checkpoint, None if there is none.
-
-    Raises `StateMismatch` for a parameter that is in no saved group, and for a group whose parameters were saved with
-    different options.
-    """
-    refill = _Refill(place, key, optimizer, parts, catalog, saved)
-    refill.place_options()
-    refill.place_state()
-    place.state(key, refill.give)  # the last: the other values have come then
-
-
-class _Refill:
-    """One optimizer that is to be filled: what goes where is told before a byte is read; `give` when all has come."""
+class Refill:
+    """One optimizer that is to be filled. ``saved`` is its own value in the checkpoint, None if there is none."""
 
     def __init__(
         self,
@@ -154,7 +135,17 @@ class _Refill:
         self._new: dict[int, dict[str, torch.Tensor]] = {}
         self._staged = {part.name for _, _, of in _parameters(optimizer, parts) for part in of if part.among}
 
-    def place_options(self) -> None:
+    def prepare(self) -> None:
+        """Add the optimizer to the restore at ``place``: what goes where, before a byte is read.
+
+        Raises `StateMismatch` for a parameter that is in no saved group, and for a group whose parameters were saved
+        with different options.
+        """
+        self._place_options()
+        self._place_state()
+        self._place.state(self._key, self._give)  # the last: the other values have come then
+
+    def _place_options(self) -> None:
         """The options of each live group, from those of its parameters."""
         for group in self._optimizer.param_groups:
             names = list(self._names_of(group))
@@ -173,7 +164,7 @@ class _Refill:
                         if self._in_groups is None and names[i] in self._staged:
                             self._place.apart(f"{source}.{option}")
 
-    def place_state(self) -> None:
+    def _place_state(self) -> None:
         """The state of each parameter that this rank has elements of."""
         named: dict[str, list[tuple[torch.Tensor, Part, bool]]] = {}
         for group, parameter, of in self._own():
@@ -205,7 +196,7 @@ class _Refill:
                 self._place.tensor(saved.name, tensor, form=part.form if like else None, like=first)
                 self._apart(saved.name, part)
 
-    def give(self, value: dict[str, Any]) -> None:
+    def _give(self, value: dict[str, Any]) -> None:
         """All tensors are filled, all other values are here, and this is the optimizer's own."""
         for group in self._optimizer.param_groups:
             for name in list(self._names_of(group))[:1]:
