@@ -86,3 +86,9 @@ def test_what_does_not_fit_together_is_a_sentence(change: dict[str, str | None],
     env = {name: value for name, value in (TORCHRUN | change).items() if value is not None}
     with pytest.raises(CallError, match=sentence):
         Placement.read(env)
+
+
+def test_a_rank_is_told_the_name_of_its_node_and_what_fails_with_it() -> None:
+    env = child_env(Placement(node_name="n1", domain="rack7"), base={"PERDURE_NODE": "outer"})
+
+    assert (Placement.read(env).node_name, Placement.read(env).domain) == ("n1", "rack7")
