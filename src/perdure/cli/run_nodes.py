@@ -9,6 +9,7 @@ import os
 import platform
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -24,6 +25,8 @@ from perdure.process.runtime_dir import runtime_dir
 from perdure.supervisor import AgentLink, JobFolder, Launcher, LauncherConfig, NodeFacts, Spec, Waits
 from perdure.supervisor.config import checked_nproc
 from perdure.supervisor.folder import boot_id
+from perdure.supervisor.journal import Journal
+from perdure.supervisor.messages import Memo
 from perdure.wire import Address, own_address
 
 __all__ = ["run_nodes"]
@@ -109,6 +112,8 @@ def _joined_node(
     """A node whose launcher meets the others at ``endpoint``."""
     first = args.node_index == 0 or (args.node_index < 0 and _is_ours(endpoint[0]))
     secret = _secret(args, spec.name, endpoint[0])
+    spec = msgspec.structs.replace(spec, takeover=spec.max_nodes + spec.spares > 2)
+    here = JobFolder(job_home(), spec.name)
     start: Callable[[], None] | None = None
     if first:
         folder = _prepared(spec)
@@ -126,10 +131,22 @@ def _joined_node(
             named=args.node_name,
             host=args.local_addr or own_address(endpoint[0]),
             secret=secret,
-            addresses=lambda: [endpoint],
+            addresses=lambda: [endpoint, *_published(here)],
             start=start,
             speaks=args.engine != "slurm-node" or args.node_index == 0,  # srun shows what all nodes print
+            take_over=partial(_take_over, here, secret, args.local_addr or own_address(endpoint[0])),
         )
+
+
+def _take_over(folder: JobFolder, secret: bytes, host: str, memo: Memo) -> None:
+    """Start a controller on this machine that goes on from ``memo``."""
+    folder.make()
+    folder.keep_token(secret)
+    folder.replace("spec.json", msgspec.json.encode(memo.spec))
+    journal = Journal(folder.journal)
+    journal.seed(memo.job, memo.spec, at=time.time())
+    journal.close()
+    start_controller(folder.path, listen=f"{host}:0")
 
 
 def _front(args: argparse.Namespace, spec: Spec, nproc: int, log: Log) -> int:
@@ -137,6 +154,7 @@ def _front(args: argparse.Namespace, spec: Spec, nproc: int, log: Log) -> int:
 
     folder = _prepared(spec)
     same = ["--job", spec.name, "--nodes", args.nodes, "--spares", str(spec.spares), "--nproc", str(nproc)]
+    same += ["--standby", args.standby]
     same += ["--max-restarts", str(spec.max_restarts), "--node-timeout", str(spec.waits.lease_s)]
     same += [] if args.log_dir is None else ["--log-dir", os.path.abspath(args.log_dir)]
     launcher = [sys.executable, "-m", "perdure", "run", "--folder", str(folder.path), *same]
@@ -162,6 +180,7 @@ def _launcher(
     secret: bytes,
     addresses: Callable[[], list[Address]],
     start: Callable[[], None] | None,
+    take_over: Callable[[Memo], None] | None = None,
     speaks: bool = True,
 ) -> int:
     outer = Placement.read({key: value for key, value in os.environ.items() if key.startswith("PERDURE_")})
@@ -182,9 +201,17 @@ def _launcher(
         node_name=named,
         max_restarts=spec.max_restarts,
         log_dir=None if args.log_dir is None else Path(args.log_dir),
+        standby=args.standby == "auto",
     )
     return Launcher(
-        config, secret=secret, addresses=addresses, start_controller=start, env=os.environ, log=log, agent=agent
+        config,
+        secret=secret,
+        addresses=addresses,
+        start_controller=start,
+        take_over=take_over,
+        env=os.environ,
+        log=log,
+        agent=agent,
     ).run()
 
 

@@ -84,6 +84,7 @@ class Controller:
         os.set_blocking(self._wake_write, False)
         self._next_beat_s = self._looked_s = self._alone_since_s = clock.monotonic()
         self._over = False
+        self._n_memos = 0
 
     @property
     def address(self) -> tuple[str, int]:
@@ -165,6 +166,9 @@ class Controller:
             self._peers.append(peer)
             if hello.node is not None:
                 self._handle(v.Joined(hello.node, hello.holding))
+                memo = self._memo()  # the roster has grown
+                for each in [each for each in self._peers if each.node]:
+                    self._send(each, memo)
 
     def _refusal(self, hello: m.Hello) -> m.Refused | None:
         job = self._machine.job
@@ -310,9 +314,8 @@ class Controller:
             self._send(peer, memo)
 
     def _memo(self) -> m.Memo:
-        here = self._machine.here()
-        gone = [node for node in self._machine.job.places if node.name not in here]
-        return m.Memo(job=self._machine.job, spec=self._spec, roster=(*here.values(), *gone))
+        self._n_memos += 1
+        return m.Memo(number=self._n_memos, job=self._machine.job, spec=self._spec, roster=self._machine.roster())
 
     def _carry_out(self, action: v.Action) -> None:
         match action:

@@ -77,6 +77,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     term: int = 0
     "How many controllers came before this one."
     state: State = State.START
+    roster: tuple[NodeFacts, ...] = ()
+    "All nodes that have joined in this run, in the order in which they did."
     attempt: int = -1
     "The current attempt, or the last."
     places: tuple[NodeFacts, ...] = ()

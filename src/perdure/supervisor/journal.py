@@ -78,6 +78,19 @@ class Journal:
         """A run begins."""
         self._do([("insert into runs values (?, ?, ?)", (run, at, msgspec.json.encode(spec).decode()))])
 
+    def seed(self, job: Job, spec: Spec, *, at: float) -> None:
+        """Go on with ``job``, which another machine's journal has kept so far."""
+        spec_text, job_text = msgspec.json.encode(spec).decode(), msgspec.json.encode(job).decode()
+        self._do(
+            [
+                ("insert or ignore into runs values (?, ?, ?)", (job.run, at, spec_text)),
+                (
+                    "insert into states (run, at, state, job) values (?, ?, ?, ?)",
+                    (job.run, at, job.state.value, job_text),
+                ),
+            ]
+        )
+
     def write(self, job: Job | None, facts: Iterable[Fact], *, run: str, at: float) -> None:
         """Commit ``job`` (None: it is as it was) and ``facts``; they are durable when this returns."""
         todo: list[tuple[str, tuple[object, ...]]] = []

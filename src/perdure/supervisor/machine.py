@@ -134,7 +134,7 @@ class Machine:
         self._wall = 0.0
         self._out: list[Action] = []
         self._here: dict[str, NodeFacts] = {}
-        self._order: list[str] = []  # in which nodes joined first
+        self._order = [node.name for node in job.roster]  # in which nodes joined first
         self._last_joined_s = now
         self._members: dict[str, _Member] = {}
         self._resumed_s = now if again else None
@@ -171,6 +171,10 @@ class Machine:
     def here(self) -> dict[str, NodeFacts]:
         """The nodes whose launchers are connected."""
         return dict(self._here)
+
+    def roster(self) -> tuple[NodeFacts, ...]:
+        """The nodes that have a voice: all that have joined in this run and have not been drained."""
+        return tuple(node for node in self.job.roster if node.name not in self.job.draining or node.name in self._here)
 
     def lost(self) -> tuple[str, ...]:
         """The nodes of the current attempt that are gone."""
@@ -228,12 +232,13 @@ class Machine:
 
     def _joined(self, node: NodeFacts, holding: Holding) -> None:
         name = node.name
-        if name not in self._here and name not in self._order:
+        if name not in self._order:
             self._order.append(name)
             if self._several():
                 self._say(NodeJoined(node=name, host=node.host, nproc=node.nproc))
         self._last_joined_s = self._now
         self._here[name] = node
+        self._enrol(node)
         member = self._members.get(name)
         current = holding.attempt == self.job.attempt and self.job.attempt >= 0
         if member is None or not current:
@@ -260,6 +265,14 @@ class Machine:
             member.over = Over(node=name, attempt=self.job.attempt)  # it never started, and is not told to any more
         if self._killed and member.over is None:
             self._out.append(Kill(name, self.job.attempt))
+
+    def _enrol(self, node: NodeFacts) -> None:
+        roster = self.job.roster
+        names = [each.name for each in roster]
+        if node.name not in names:
+            self._set(roster=(*roster, node))
+        elif roster[names.index(node.name)] != node:
+            self._set(roster=tuple(node if each.name == node.name else each for each in roster))
 
     def _left(self, name: str, how: str, heard_s: float) -> None:
         self._here.pop(name, None)
@@ -384,11 +397,15 @@ class Machine:
         if self._now < self._due_s:
             return False
         chosen = self._chosen()
-        if chosen is None:
+        if chosen is None or not self._has_a_say():
             return False
         if self.job.places or self._hurry():
             return True
         return len(self._usable()) >= len(chosen) + self.spec.spares
+
+    def _has_a_say(self) -> bool:
+        """Whether no other controller can have been chosen: at least half of the roster is here."""
+        return not self.spec.takeover or 2 * len(self._here) >= len(self.roster())
 
     def _waited_too_long(self) -> bool:
         return self._now - max(self._since_s, self._due_s) >= self.spec.waits.wait_s
@@ -635,9 +652,9 @@ class Machine:
         self._exam = None
         budget, delay_s = self.job.budget.spend(chance=self._rng.random())
         self._due_s = self._now + delay_s
-        self._set(budget=budget, past=self.job.past.after(verdict, tuple(self._deaths)), reason=verdict.sentence)
-        if verdict.act is Act.ROLL_BACK and verdict.step is not None:
-            self._set(restore_before=verdict.step, skip=(verdict.step, verdict.step))
+        self._set(budget=budget, past=self.job.past.after(verdict), reason=verdict.sentence)
+        if verdict.skip is not None:
+            self._set(restore_before=verdict.skip[0], skip=verdict.skip)
         when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
         lines = last_words(self._deaths, name_nodes=self._several())
         self._say(Notice(text=f"{verdict.sentence}; starting all ranks again {when}"), lines=lines)

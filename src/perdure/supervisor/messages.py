@@ -116,9 +116,12 @@ class Beat(_Message, frozen=True, kw_only=True, tag="beat"):
 class Memo(_Message, frozen=True, kw_only=True, tag="memo"):
     """The job as it was just journaled: with it any node can start another controller."""
 
+    number: int
+    "Which one it is of its term."
     job: Job
     spec: Spec
     roster: tuple[NodeFacts, ...]
+    "The nodes that may choose another controller, in the order in which they do."
 
 
 class Release(_Message, frozen=True, kw_only=True, tag="release"):
