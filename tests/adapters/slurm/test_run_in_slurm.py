@@ -134,16 +134,20 @@ def test_a_spare_takes_the_place_of_a_dead_node(training: Training) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(500)
-def test_a_job_whose_first_node_dies_is_handed_back_and_goes_on(training: Training) -> None:
+def test_a_job_whose_first_node_dies_goes_on_without_its_batch_script(training: Training) -> None:
     training.submit("--nodes", "2", "--spares", "1", steps=40, pause_s=0.2)
-    training.await_step(8)
+    step = training.await_step(8)
 
     training.slurm.kill_node(1)
     training.slurm.wait_job(training.job, {"PENDING", "COMPLETED"}, timeout_s=240.0)
     training.slurm.run("scontrol", "update", f"JobId={training.job}", "StartTime=now")
 
     assert training.end()["JobState"] == "COMPLETED", training.log
-    assert training.noted()[-1].step == 40
+    again = [each for each in training.noted() if each.attempt == 1]
+    assert {each.node for each in again} == {"node2", "node3"}
+    assert min(each.step for each in again) >= step.step - 5
+    assert {each.rank for each in again if each.step == 40} == {0, 1}
+    assert "has ended with code 0" in training.log  # the script that Slurm started anew has nothing to do but to say so
     assert not list((training.folder / "logs").glob("*.outcome"))
 
 
