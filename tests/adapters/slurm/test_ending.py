@@ -66,14 +66,31 @@ def test_nothing_is_asked_of_slurm_while_the_batch_script_lives(tmp_path: Path) 
 
 
 @pytest.mark.parametrize(
-    ("requeue", "calls"), [("", ["scontrol requeue 7"]), ("exit 1", ["scontrol requeue 7", "scancel 7"])]
+    ("shown", "calls"),
+    [
+        ("JobState=RUNNING Requeue=1", ["scontrol requeue 7"]),
+        ("JobState=RUNNING Requeue=0", ["scancel 7"]),
+        ("JobState=COMPLETING Requeue=1", []),
+        ("JobState=PENDING Requeue=1", []),
+    ],
 )
-def test_a_job_without_its_batch_script_is_handed_back(requeue: str, calls: list[str], tmp_path: Path) -> None:
-    env = _commands(tmp_path, scontrol=requeue, scancel="")
+def test_a_job_without_its_batch_script_is_handed_back_once(shown: str, calls: list[str], tmp_path: Path) -> None:
+    env = _commands(tmp_path, scontrol=f"echo {shown}", scancel="")
     with socket.create_server(("127.0.0.1", 0)) as gone:
         address = f"127.0.0.1:{gone.getsockname()[1]}"
     leave(7, env=env | {OUTCOME: "file", STARTER: address}, say=print, clock=_Clock())
-    assert _calls(tmp_path) == calls
+    assert [call for call in _calls(tmp_path) if "show" not in call] == calls
+
+
+def test_a_launcher_that_comes_too_late_to_hand_the_job_back_says_so_and_cancels_nothing(tmp_path: Path) -> None:
+    scontrol = "case $1 in requeue) echo Job is pending >&2; exit 1;; esac; echo JobState=RUNNING Requeue=1"
+    env = _commands(tmp_path, scontrol=scontrol, scancel="")
+    with socket.create_server(("127.0.0.1", 0)) as gone:
+        address = f"127.0.0.1:{gone.getsockname()[1]}"
+    said: list[str] = []
+    leave(7, env=env | {OUTCOME: "file", STARTER: address}, say=said.append, clock=_Clock())
+    assert "Job is pending" in said[-1]
+    assert not any(call.startswith("scancel") for call in _calls(tmp_path))
 
 
 def test_who_waits_lifts_the_hold_of_a_requeued_job_and_returns_its_code(tmp_path: Path) -> None:

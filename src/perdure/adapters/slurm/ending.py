@@ -17,9 +17,9 @@ import socket
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from perdure.adapters.slurm.step import STARTER, ask
+from perdure.adapters.slurm.step import STARTER, ask, shown_job
 from perdure.clock import SYSTEM, Clock
-from perdure.errors import PerdureError, StorageError, TryAgain
+from perdure.errors import StorageError, TryAgain
 
 __all__ = ["OUTCOME", "STARTER", "leave", "note_outcome", "outcome"]
 
@@ -61,15 +61,17 @@ def leave(job: int, *, env: Mapping[str, str], say: Callable[[str], None], clock
     starter = env.get(STARTER)
     if not env.get(OUTCOME) or not starter or _reached(starter, clock):
         return
-    say(f"the node of the batch script is gone: handing job {job} back to Slurm")
     try:
-        ask("scontrol", "requeue", str(job), env=env)
-    except TryAgain as error:
-        say(f"{error}; cancelling the job instead")
-        try:
+        fields = shown_job(ask("scontrol", "--oneliner", "show", "job", str(job), env=env))
+        if fields["JobState"] != "RUNNING":
+            return  # another launcher was first
+        say(f"the node of the batch script is gone: handing job {job} back to Slurm")
+        if fields.get("Requeue") == "0":
             ask("scancel", str(job), env=env)
-        except PerdureError as second:
-            say(f"{second}; end it with scancel {job}")
+        else:
+            ask("scontrol", "requeue", str(job), env=env)
+    except TryAgain as error:
+        say(f"{error}; if no other launcher ends job {job}, scancel does")
 
 
 def _reached(address: str, clock: Clock) -> bool:

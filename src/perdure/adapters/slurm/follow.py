@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from perdure.adapters.slurm.step import ask
+from perdure.adapters.slurm.step import ask, shown_job
 from perdure.clock import SYSTEM, Clock
-from perdure.errors import CallError, TryAgain
+from perdure.errors import TryAgain
 
 __all__ = ["ended", "follow", "held"]
 
@@ -26,7 +26,7 @@ def held(shown: str) -> bool:
     >>> held("JobId=7 Restarts=1 JobState=PENDING Reason=BeginTime")
     True
     """
-    fields = _fields(shown)
+    fields = shown_job(shown)
     return (fields["JobState"], fields.get("Reason")) == ("PENDING", "BeginTime") and fields.get("Restarts") != "0"
 
 
@@ -36,7 +36,7 @@ def ended(shown: str) -> int | None:
     >>> ended("JobId=7 JobState=FAILED ExitCode=64:0"), ended("JobId=7 JobState=RUNNING ExitCode=0:0")
     (64, None)
     """
-    fields = _fields(shown)
+    fields = shown_job(shown)
     if fields["JobState"] in (*_WAITING, *_BUSY):
         return None
     code, _, signal = fields.get("ExitCode", "0:0").partition(":")
@@ -61,7 +61,7 @@ def follow(job: int, *, env: Mapping[str, str], say: Callable[[str], None], cloc
             clock.sleep(_POLL_S)
             continue
         silent_since = None
-        state = _fields(shown)["JobState"]
+        state = shown_job(shown)["JobState"]
         if state != before:
             say(f"job {job} is {state}")
             before = state
@@ -79,10 +79,3 @@ def _lift(job: int, env: Mapping[str, str], say: Callable[[str], None]) -> None:
         say(f"job {job} was requeued and may start again at once")
     except TryAgain as error:
         say(f"job {job} was requeued and waits about two minutes: {error}")
-
-
-def _fields(shown: str) -> dict[str, str]:
-    fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
-    if "JobState" not in fields:
-        raise CallError(f"scontrol shows no job: {shown[:200]!r}; look at it with scontrol show job")
-    return fields

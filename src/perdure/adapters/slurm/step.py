@@ -20,7 +20,7 @@ from perdure.adapters.slurm.engine import Start
 from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import CallError, TryAgain
 
-__all__ = ["STARTER", "ask", "run_step"]
+__all__ = ["STARTER", "ask", "run_step", "shown_job"]
 
 STARTER = "PERDURE_SLURM_STARTER"  # HOST:PORT at which the process that started the step lives as long as it listens
 _LIBC = ctypes.CDLL(None, use_errno=True)
@@ -44,6 +44,18 @@ def ask(*words: str, env: Mapping[str, str], timeout_s: float = _ASK_S) -> str:
     if done.returncode != 0:
         raise TryAgain(f"{words[0]}: {done.stderr.strip() or done.stdout.strip()}", code=done.returncode)
     return done.stdout
+
+
+def shown_job(shown: str) -> dict[str, str]:
+    """Return the fields that ``scontrol --oneliner show job`` printed; a value ends at its first blank.
+
+    >>> shown_job("JobId=7 JobState=RUNNING Requeue=1")["JobState"]
+    'RUNNING'
+    """
+    fields = dict(word.split("=", 1) for word in shown.split() if "=" in word)
+    if "JobState" not in fields:
+        raise CallError(f"scontrol shows no job: {shown[:200]!r}; look at it with scontrol show job")
+    return fields
 
 
 def run_step(
