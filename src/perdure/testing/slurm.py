@@ -183,7 +183,6 @@ class Slurm:
         """Kill all processes of ``node<number>`` at once, Slurm's too, as a power cut would; return their pids."""
         node = self.nodes[number - 1]
         daemon = self._daemons.pop(node)
-        daemon.kill()
         log = str(self._log(node))
         of_node = f"SLURMD_NODENAME={node}".encode()
 
@@ -191,6 +190,9 @@ class Slurm:
             entries = _environ(pid)
             return log in _open_files(pid) or (self._conf_entry in entries and of_node in entries)
 
+        # Stopped first: one that still ran while another was dead already could tell the rest of the cluster.
+        self._signal_all(belongs, signal.SIGSTOP)
+        daemon.kill()
         killed: set[int] = {daemon.pid}
         left = self._kill_all(belongs, killed)
         daemon.wait(10)
@@ -282,20 +284,7 @@ class Slurm:
         give_up = SYSTEM.monotonic() + 10.0
         n_empty = 0
         while n_empty < 2:
-            found = []
-            for pid in _pids():
-                try:
-                    handle = os.pidfd_open(pid)
-                except OSError:
-                    continue  # gone
-                try:
-                    if belongs(pid):
-                        found.append(pid)
-                        signal.pidfd_send_signal(handle, signal.SIGKILL)
-                except ProcessLookupError:
-                    pass  # gone meanwhile
-                finally:
-                    os.close(handle)
+            found = Slurm._signal_all(belongs, signal.SIGKILL)
             if killed is not None:
                 killed.update(found)
             n_empty = 0 if found else n_empty + 1
@@ -303,6 +292,25 @@ class Slurm:
                 return found
             SYSTEM.sleep(0.01)
         return []
+
+    @staticmethod
+    def _signal_all(belongs: Callable[[int], bool], number: int) -> list[int]:
+        """Send a signal to each process that ``belongs``; return their pids."""
+        found = []
+        for pid in _pids():
+            try:
+                handle = os.pidfd_open(pid)
+            except OSError:
+                continue  # gone
+            try:
+                if belongs(pid):
+                    found.append(pid)
+                    signal.pidfd_send_signal(handle, number)
+            except ProcessLookupError:
+                pass  # gone meanwhile
+            finally:
+                os.close(handle)
+        return found
 
     def _configuration(self, cpus: int, proctrack: str, node_timeout_s: int, kill_wait_s: int) -> str:
         at, user, host = self.folder, getpass.getuser(), socket.gethostname().split(".")[0]
