@@ -143,6 +143,7 @@ def _joined_node(
             secret=secret,
             addresses=lambda: [endpoint, *_published(here)],
             start=start,
+            speaks=args.engine != "slurm-node" or args.node_index == 0,  # srun shows what all nodes print
             take_over=partial(_take_over, here, secret, args.local_addr or own_address(endpoint[0])),
         )
 
