@@ -215,6 +215,7 @@ def _launcher(
         doctor=(sys.executable, "-m", "perdure", "doctor"),
         pair=(sys.executable, "-m", "perdure.adapters.torch.pair_check"),
         folder=os.getcwd(),
+        controller_log=JobFolder(job_home(), spec.name).log,
         phase_deadlines=args.phase_deadline,
         standby=args.standby == "auto",
     )

@@ -80,12 +80,19 @@ class LauncherConfig:
     "A folder that the job writes to, for the checks."
     phase_deadlines: str = ""
     "How long phases of ranks may take."
+    controller_log: Path | None = None
+    "What a controller on this machine prints."
     standby: bool = True
     "Whether ranks may be forked from an interpreter that has imported what they need."
 
 
 class Starting(Protocol):
     """A controller's process that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
 
     def poll(self) -> int | None:
         """Its exit code, None while it runs."""
@@ -308,7 +315,7 @@ class Launcher:
     def _keep_house(self) -> None:
         guard = self._guard
         ours = set() if self._attempt is None else self._attempt.pids()
-        helpers = [None if each is None else each.pid for each in (guard, self._standby, self._examining)]
+        helpers = [None if each is None else each.pid for each in (guard, self._standby, self._examining, self._starting)]
         reap_orphans(keep=ours | {pid for pid in helpers if pid is not None})
         if guard is not None and not guard.alive():
             self._log.print("somebody killed the guard process; starting another")
@@ -327,12 +334,12 @@ class Launcher:
                 self._end_ranks(f"nothing was heard of the controller for {welcome.lease_s:g} s")
                 self._link.drop()
             return
-        if self._start_controller is not None and self._link.dead and now >= self._next_start_s:
-            if (
-                self._starting is None or self._starting.poll() is not None
-            ):  # one at a time: two would race for the lock
-                self._next_start_s = now + _AGAIN_S
-                self._starting = self._start_controller()
+        starts = self._starting is not None and self._starting.poll() is None  # two would race for the lock
+        if self._start_controller is not None and self._link.dead and not starts and now >= self._next_start_s:
+            if self._starting is not None and (self._starting.poll() or 0) > 0:
+                raise CallError(f"the controller of job {self._config.job} cannot start{self._last_words()}")
+            self._next_start_s = now + _AGAIN_S
+            self._starting = self._start_controller()
         lost_s = self._link.lost_for_s()
         if welcome is None:
             if lost_s >= _START_S * (1 if self._start_controller else 10):
@@ -345,6 +352,14 @@ class Launcher:
         if self._asked and now - self._asked_s >= _STOP_ALONE_S:
             self._end_ranks("there is no controller, and the job was asked to stop")
             self._exit_code = 128 + self._asked[0]
+
+    def _last_words(self) -> str:
+        """The last line that a controller on this machine printed, as the tail of a sentence."""
+        try:
+            lines = [] if self._config.controller_log is None else self._config.controller_log.read_text().splitlines()
+        except OSError:
+            return ""
+        return f": {lines[-1].removeprefix('perdure: ')}" if lines else ""
 
     def _keep_the_door(self, door: Door) -> None:
         """Answer other launchers; without a controller for longer than the lease, ask them, and act on that."""
