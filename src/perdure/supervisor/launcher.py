@@ -315,7 +315,9 @@ class Launcher:
     def _keep_house(self) -> None:
         guard = self._guard
         ours = set() if self._attempt is None else self._attempt.pids()
-        helpers = [None if each is None else each.pid for each in (guard, self._standby, self._examining, self._starting)]
+        helpers = [
+            None if each is None else each.pid for each in (guard, self._standby, self._examining, self._starting)
+        ]
         reap_orphans(keep=ours | {pid for pid in helpers if pid is not None})
         if guard is not None and not guard.alive():
             self._log.print("somebody killed the guard process; starting another")
