@@ -155,6 +155,10 @@ def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: in
         env["MASTER_PORT"] = str(placement.master_port)
     if placement.events is not None:
         env["PERDURE_EVENTS"] = placement.events
+    if placement.node_name is not None:
+        env["PERDURE_NODE"] = placement.node_name
+    if placement.domain is not None:
+        env["PERDURE_DOMAIN"] = placement.domain
     if placement.mark is not None:
         outer = base.get(MARK)
         env[MARK] = f"{outer}:{placement.mark}" if outer else placement.mark
