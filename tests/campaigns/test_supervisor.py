@@ -71,7 +71,7 @@ def play(seed: int, folder: Path) -> Any:
         mean_s = float(os.environ.get("MEAN", "60"))
         return Storm(job, dice=dice, draw=at_random(dice, mean_s=mean_s, front=shape == "front"))
 
-    part = play(job, seed=seed, storm=storm, within_s=12 * CALM_S)
+    part = play(job, seed=seed, storm=storm, within_s=12 * CALM_S, references=KEPT / FINGERPRINT / "references")
     if part.well:
         shutil.rmtree(folder, ignore_errors=True)
     return part
@@ -123,7 +123,8 @@ def write(parts: Sequence[Any], kinds: Sequence[str]) -> None:
         "",
         f"{summary(parts)}. Between two faults: {seconds / max(1, sum(faults.values())):.0f} s.",
         "",
-        "*Goodput*: steps that count at the pace of the run without faults, by the time from the first step to the last.",
+        "*Goodput*: steps that count, at the pace while nothing is wrong (the median step), by the time from the first step",
+        "to the last.",
         "*Again*: steps that were done more than once because the state after them was lost.",
         "",
         "| fault | how many |",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -15,8 +16,6 @@ from storm_job import HERE, SRC, Job
 from storm_lives import Life, all_steps, overlaps, read_lives, repeated_steps, step_s, wrong_steps
 
 __all__ = ["Part", "play"]
-
-_PACED = 40
 
 
 class Part(msgspec.Struct, frozen=True, kw_only=True):
@@ -34,7 +33,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
     repeated: int
     "Steps that were done again, because the state after them was lost."
     step_s: float
-    "Of a step of the uninterrupted run."
+    "Of a step while nothing was wrong: the median."
     trained_s: float
     "From the first step to the last."
     lost: list[str]
@@ -45,7 +44,7 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def goodput(self) -> float:
-        """The steps that count, at the uninterrupted rate, by the time that they took."""
+        """The steps that count, at the pace while nothing was wrong, by the time that they took."""
         return (self.steps - 1) * self.step_s / self.trained_s
 
     @property
@@ -53,9 +52,9 @@ class Part(msgspec.Struct, frozen=True, kw_only=True):
         return not (self.lost or self.orphans or self.wrong)
 
 
-def play(job: Job, *, seed: int, storm: Callable[[Job], Storm], within_s: float) -> Part:
-    """Train without faults, then under ``storm``; say what differs."""
-    reference = _uninterrupted(job)
+def play(job: Job, *, seed: int, storm: Callable[[Job], Storm], within_s: float, references: Path) -> Part:
+    """Train under ``storm``; say what differs from the same training without, which is kept in ``references``."""
+    reference = _uninterrupted(job, references)
     outcome = storm(job).run(within_s=within_s)
     lives = read_lives(job.folder)
     wrong = [*overlaps(lives), *wrong_steps(lives, read_lives(reference))]
@@ -77,7 +76,7 @@ def play(job: Job, *, seed: int, storm: Callable[[Job], Storm], within_s: float)
         faults=[(at_s - first_s, fault, how) for at_s, fault, how in outcome.faults],
         attempts=len({life.attempt for life in lives if life.lines}),
         repeated=repeated_steps(lives),
-        step_s=step_s(read_lives(reference), first=10, last=min(_PACED, job.steps) - 1),
+        step_s=step_s(lives),
         trained_s=last_s - first_s,
         lost=lost,
         orphans=outcome.orphans,
@@ -91,16 +90,21 @@ def _first_and_last(lives: list[Life]) -> tuple[float, float]:
     return (min(at), max(at)) if at else (0.0, 1.0)
 
 
-def _uninterrupted(job: Job) -> Path:
-    """Train as ``job`` does, on one node and without a fault; the first steps at its pace, to know their time."""
-    folder = job.folder.with_name(f"{job.folder.name}-uninterrupted")
+def _uninterrupted(job: Job, references: Path) -> Path:
+    """Train as ``job`` does, on one node, as fast as it goes and without a fault, if that has not been done yet."""
+    kept = references / f"{job.world}-ranks-{job.steps}-steps"
+    if kept.exists():
+        return kept
+    folder = references / f".{job.token}"
     folder.mkdir(parents=True)
     words = [sys.executable, "-m", "perdure", "run", "--nproc", str(job.world), "--job", f"{job.name}-calm"]
     words += ["--", sys.executable, str(HERE / "storm_train.py"), str(folder), "--to", str(folder / "checkpoints")]
-    words += ["--steps", str(job.steps), "--pace", str(job.pace_s), "--paced", str(_PACED)]
+    words += ["--steps", str(job.steps)]
     env = os.environ | {"PYTHONPATH": SRC, "PERDURE_STATE": str(folder / "state"), "PERDURE_LEASE_S": "1"}
     began = time.monotonic()
-    ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
+    ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=900, check=False)
     assert ended.returncode == 0, f"the uninterrupted run: {ended.stderr[-3000:]}"
     job.note(f"the uninterrupted run took {time.monotonic() - began:.0f} s")
-    return folder
+    shutil.rmtree(folder / "checkpoints")
+    folder.rename(kept)
+    return kept

@@ -1,6 +1,6 @@
 """What the storm trains: a small model under FSDP2, from seeds alone, whose every step and end are written down.
 
-`python storm_train.py FOLDER --to CHECKPOINTS --steps N [--pace S [--paced N]]`. Each process of a rank writes
+`python storm_train.py FOLDER --to CHECKPOINTS --steps N [--pace S]`. Each process of a rank writes
 FOLDER/lives/RANK.PID: a line that says its node and attempt, then one a step (monotonic seconds, step, loss). Rank 0
 writes FOLDER/final: the digest of all parameters and of the optimizer's state. A rank raises when it finds
 FOLDER/raise-RANK, which it takes away.
@@ -27,7 +27,6 @@ parser.add_argument("folder", type=pathlib.Path)
 parser.add_argument("--to", required=True)
 parser.add_argument("--steps", type=int, required=True)
 parser.add_argument("--pace", type=float, default=0.0, help="seconds that a step takes at least")
-parser.add_argument("--paced", type=int, default=1 << 60, help="the first steps alone keep the pace")
 
 
 class Model(nn.Module):
@@ -87,7 +86,7 @@ def main() -> None:
             scheduler.step()
             optimizer.zero_grad()
             print(time.monotonic(), run.step, loss.item().hex(), file=life)
-            if args.pace and run.step <= args.paced:
+            if args.pace:
                 next_s = max(next_s + args.pace, time.monotonic() - args.pace)
                 time.sleep(max(0.0, next_s - time.monotonic()))
             if run.step >= args.steps:
