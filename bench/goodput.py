@@ -1,10 +1,10 @@
 """How much of a large run's time is training that counts? Llama 3's published interruptions, simulated.
 
-16,384 GPUs for 54 days, struck as Meta's run was (419 unexpected interruptions by cause, 47 planned ones: The Llama 3
-Herd of Models, 2024, section 3.3.4, where the effective training time was "over 90 %"). All inputs are printed. Times
-are taken from the command line; the defaults of ``perdure`` and ``torchrun`` are what `restart.py` and `save_blocking.py`
-measured on two cores, so that they say what the launcher costs and not what a start of 2,048 nodes costs: --start-up is
-added on both sides, and the sweep shows what it does. What a checkpoint costs is the same on both sides.
+16,384 GPUs for 54 days, struck as Meta's run was: 419 unexpected interruptions by cause and 47 planned ones (The
+Llama 3 Herd of Models, 2024, section 3.3.4), with "over 90 %" effective training time. All inputs are printed. The
+defaults of ``perdure`` and ``torchrun`` are what was measured on two cores and four ranks (`restart.py`), so they say
+what the launcher costs, and not what a start of 2,048 nodes costs: --start-up is added on both sides, and the sweep
+shows what it does. What a checkpoint costs is the same on both sides.
 
 This is a simulation. Detection and restart were measured on a few ranks, nothing was measured at this size.
 """
@@ -161,20 +161,13 @@ def _sweep(side: Side, args: argparse.Namespace) -> dict[str, dict[str, float]]:
 
 def _print_inputs(args: argparse.Namespace, sides: dict[str, Side]) -> None:
     print(__doc__)
-    print(
-        f"inputs: {args.nodes} nodes of {GPUS_A_NODE} GPUs, {args.days:g} days, {args.spares} spares, a node is repaired"
-    )
-    print(
-        f"  in {args.repair_h:g} h; a checkpoint each {args.interval:.0f} s stops training for {args.stall:g} s and can be"
-    )
-    print(
-        f"  restored {args.lag:g} s later; start-up {args.start_up:g} s on both sides; {args.runs} runs, seed {args.seed}"
-    )
+    print(f"inputs: {args.nodes} nodes of {GPUS_A_NODE} GPUs, {args.days:g} days, {args.spares} spares,")
+    print(f"  a node is repaired in {args.repair_h:g} h; a checkpoint each {args.interval:.0f} s stops training for")
+    print(f"  {args.stall:g} s and can be restored {args.lag:g} s later; start-up {args.start_up:g} s on both sides;")
+    print(f"  {args.runs} runs, seed {args.seed}")
     for name, side in sides.items():
-        print(
-            f"  {name}: a death is noticed in {side.death_noticed_s:g} s, a node's in {side.node_noticed_s:g} s, a hang in"
-        )
-        print(f"    {side.hang_noticed_s:g} s; restart {side.restart_s:g} s ({side.source})")
+        print(f"  {name}: a death is noticed in {side.death_noticed_s:g} s, a node's in {side.node_noticed_s:g} s,")
+        print(f"    a hang in {side.hang_noticed_s:g} s; restart {side.restart_s:g} s ({side.source})")
     print("  interruptions in 54 days on 2,048 nodes (N: takes a node, H: hangs):")
     for cause in LLAMA_3:
         marks = ("N" if cause.takes_node else "-") + ("H" if cause.hangs else "-")

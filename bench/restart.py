@@ -3,15 +3,16 @@
 examples/01_train_gpt.py (FSDP2, gloo) on as many ranks everywhere, interleaved. A rank is killed (-9): `perdure run`
 with standby interpreters and without against `torchrun --max-restarts` with the same script on DCP (dcp_attach.py),
 with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and a monitor interval of 0.1 s. A node is gone, all of its processes at once:
-`perdure run --nodes 2 --spares 1`. A rank hangs (SIGSTOP): `perdure run --phase-deadline step=S`; "acted on" is when the
-launcher said that the rank is late. torchrun has no deadline of its own for that, and no spare: beside those two its
-ratio is that of a killed rank.
+`perdure run --nodes 2 --spares 1`. A rank hangs (SIGSTOP): `perdure run --phase-deadline step=S`; "acted on" is when
+the launcher said that the rank is late. torchrun has no deadline of its own for that, and no spare: the ratio that is
+printed beside these two is theirs to a rank that is killed.
 
 "next step" ends when every rank of the new attempt has completed a step. "one step" is the median step before.
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import pathlib
 import signal
@@ -98,7 +99,7 @@ def strike(
         struck = time.monotonic()
         hurt(before, victim, folder)
         at = [each.at for each in next(iter(read(folder).values()))]
-        one_step = statistics.median(b - a for a, b in zip(at[:-1], at[1:], strict=True))
+        one_step = statistics.median(b - a for a, b in itertools.pairwise(at))
 
         def trains_again() -> float | None:
             after = [done for key, done in read(folder).items() if key not in before]

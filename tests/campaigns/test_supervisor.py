@@ -1,4 +1,4 @@
-"""A long campaign of faults on whole jobs: `./dev campaign supervisor`. Goes on where it was stopped; the report counts.
+"""A long campaign of faults on jobs: `./dev campaign supervisor`. Goes on where it was stopped; the report counts.
 
 Jobs of 4 to 8 ranks on 2 to 4 nodes of this machine and a spare, one after another, each struck at random moments by
 faults of all kinds (`tests/supervisor/storm.py`), one a minute on average, and compared bit for bit with the same
@@ -113,18 +113,19 @@ def write(parts: Sequence[Any], kinds: Sequence[str]) -> None:
     lines = [
         "# Faults of jobs",
         "",
-        "Written by `./dev campaign supervisor`: training under FSDP2 on 4 to 8 ranks of 2 to 4 nodes of one machine and",
-        "a spare, struck at random moments; each job is compared with the same training without faults: the loss of every",
-        "rank at every step of every attempt, and the final state, bit for bit. *Front*: one `perdure run --nodes`, which",
-        "is started again when it is killed. *Joined*: a launcher a node, started again some seconds after it was killed.",
+        "Written by `./dev campaign supervisor`: training under FSDP2 on 4 to 8 ranks of 2 to 4 nodes of one machine",
+        "and a spare, struck at random moments; each job is compared with the same training without faults: the loss",
+        "of every rank at every step of every attempt, and the final state, bit for bit. *Front*: one",
+        "`perdure run --nodes`, which is started again when it is killed. *Joined*: a launcher a node, started again",
+        "some seconds after it was killed.",
         "",
         f"Of the code `{FINGERPRINT}`, two cores, while the machine's load average was"
         f" {min(part.load for part in parts):.1f} to {max(part.load for part in parts):.1f}.",
         "",
         f"{summary(parts)}. Between two faults: {seconds / max(1, sum(faults.values())):.0f} s.",
         "",
-        "*Goodput*: steps that count, at the pace while nothing is wrong (the median step), by the time from the first step",
-        "to the last.",
+        "*Goodput*: steps that count, at the pace while nothing is wrong (the median step), by the time from the first",
+        "step to the last.",
         "*Again*: steps that were done more than once because the state after them was lost.",
         "",
         "| fault | how many |",

@@ -1,4 +1,4 @@
-"""Faults that strike a job at random moments, what is done about them outside the job, and what was wrong in the end."""
+"""Faults that strike a job, what is done about them outside the job, and what was wrong in the end."""
 
 from __future__ import annotations
 

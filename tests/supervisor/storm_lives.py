@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -93,5 +94,5 @@ def repeated_steps(lives: Sequence[Life]) -> int:
 
 def step_s(lives: Sequence[Life]) -> float:
     """Seconds of a step while nothing is wrong: the median over all lives of rank 0."""
-    pairs = [pair for life in lives if life.rank == 0 for pair in zip(life.lines[:-1], life.lines[1:], strict=True)]
+    pairs = [pair for life in lives if life.rank == 0 for pair in itertools.pairwise(life.lines)]
     return statistics.median(after.at_s - before.at_s for before, after in pairs)
