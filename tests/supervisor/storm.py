@@ -32,6 +32,7 @@ Fault = Literal[
 ]
 FAULTS: tuple[Fault, ...] = get_args(Fault)
 WEIGHTS = {"rank killed": 3, "launcher killed": 2, "node killed": 2, "controller killed": 2}
+_SEEK_S = 10.0  # for somebody who can be struck, or a node that can be left
 _AGAIN_S = 3.0  # after which a front is started again
 _LEAVE_S = 30.0  # for launchers to leave once the job is over
 
@@ -69,10 +70,8 @@ class Storm:
                 time.sleep(0.1)
                 self._do_what_is_due()
                 if next_fault is not None and time.monotonic() >= next_fault[0]:
-                    if self._strike(next_fault[1]):
+                    if self._strike(next_fault[1]) or time.monotonic() > next_fault[0] + _SEEK_S:
                         next_fault = self._next_fault()
-                    else:  # there is nobody to strike just now
-                        next_fault = (time.monotonic() + 0.5, next_fault[1])
             self._leave()
         finally:
             self._let_go_on()
@@ -153,6 +152,7 @@ class Storm:
     def _strike(self, fault: Fault) -> bool:
         how = self._how(fault)
         if how is None:
+            time.sleep(0.4)
             return False
         self._job.note(f"{fault}: {how}")
         self.outcome.faults.append((time.monotonic(), fault, how))

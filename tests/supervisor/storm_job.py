@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -242,9 +243,7 @@ class Job:
                     os.kill(process.pid, signal.SIGKILL)
             time.sleep(0.1)
         self.port.close()
-        for path in self._runtime().rglob("*"):
-            if not path.is_dir():
-                path.unlink(missing_ok=True)
+        shutil.rmtree(self._runtime(), ignore_errors=True)
 
 
 def marks_left(marks: tuple[str, ...]) -> list[int]:

@@ -11,12 +11,13 @@ from storm_job import Job, Shape
 from storm_part import play
 
 
+@pytest.mark.timeout(300)
 @pytest.mark.parametrize(
     ("shape", "first", "second"),
     [
-        ("front", "launcher killed", "controller killed"),
+        ("front", "controller killed", "launcher killed"),
         pytest.param("joined", "node killed", "rank raised", marks=pytest.mark.slow),
-        pytest.param("joined", "controller killed", "launcher killed", marks=pytest.mark.slow),
+        pytest.param("joined", "launcher killed", "controller killed", marks=pytest.mark.slow),
         pytest.param("front", "front killed", "node stopped", marks=pytest.mark.slow),
     ],
     ids=lambda each: str(each).replace(" ", "-"),
@@ -32,13 +33,13 @@ def test_two_faults_cost_time_alone(tmp_path: Path, shape: Shape, first: Fault, 
         n_nodes=2,
         nproc=1,
         spares=1,
-        steps=80,
+        steps=60,
         shape=shape,
         pace_s=0.05,
         lease_s=3.0,
         orphan_s=5.0,
     )
-    part = play(job, seed=0, storm=storm, within_s=90, references=tmp_path / "references")
+    part = play(job, seed=0, storm=storm, within_s=180, references=tmp_path / "references")
     told = "\n".join(job.notes)
     assert (part.lost, part.orphans, part.wrong) == ([], [], []), told
     assert [fault for _, fault, _ in part.faults] == [first, second], told
