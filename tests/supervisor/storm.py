@@ -69,9 +69,8 @@ class Storm:
                     break
                 time.sleep(0.1)
                 self._do_what_is_due()
-                if next_fault is not None and time.monotonic() >= next_fault[0]:
-                    if self._strike(next_fault[1]) or time.monotonic() > next_fault[0] + _SEEK_S:
-                        next_fault = self._next_fault()
+                if next_fault is not None and self._struck(*next_fault):
+                    next_fault = self._next_fault()
             self._leave()
         finally:
             self._let_go_on()
@@ -81,6 +80,11 @@ class Storm:
     def _next_fault(self) -> tuple[float, Fault] | None:
         drawn = self._draw()
         return None if drawn is None else (time.monotonic() + drawn[0], drawn[1])
+
+    def _struck(self, at_s: float, fault: Fault) -> bool:
+        """Strike, once it is time to; whether it was done, or has been tried for long enough."""
+        now = time.monotonic()
+        return now >= at_s and (self._strike(fault) or now > at_s + _SEEK_S)
 
     def _await_first_step(self, give_up: float) -> None:
         while not all_steps(read_lives(self._job.folder)) and time.monotonic() < give_up:
