@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster import Cluster, Node
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.config import Spec, Waits
+from perdure.supervisor.diagram import mermaid
 from perdure.supervisor.job import State
 from perdure.supervisor.machine import TABLE
 
@@ -107,6 +110,49 @@ def test_a_drain_that_would_leave_too_few_nodes_is_refused_with_a_sentence() -> 
     assert "start a launcher on another node first" in str(cluster.machine.refuses_to_drain("n0"))
 
 
+@pytest.mark.parametrize("how", ["closed", "silent"])
+def test_a_place_is_not_given_away_before_the_lease_of_a_node_that_is_cut_off(how: str) -> None:
+    cluster = Cluster(spec(min_nodes=2, max_nodes=2, spares=1), 3)
+    cluster.pass_time(1.0)
+    node = cluster.nodes["n0"]
+    node.cut = True
+    cut_s = cluster.now
+    if how == "closed":
+        cluster.close_link(node)
+    while running(cluster) != ["n1", "n2"]:
+        cluster.pass_time(0.5)  # at each moment one attempt runs at most
+        assert cluster.now < cut_s + 20
+    assert cluster.now >= cut_s + WAITS.lease_s
+    node.cut = False
+    cluster.pass_time(3.0)
+    assert running(cluster) == ["n1", "n2"]  # it is a spare now
+
+
+def test_a_controller_that_comes_back_waits_for_launchers_that_may_still_keep_their_ranks() -> None:
+    cluster = Cluster(spec(min_nodes=1, max_nodes=2), 2)
+    cluster.pass_time(3.0)
+    cluster.kill_controller()
+    cluster.nodes["n0"].cut = True  # its launcher cannot tell a dead controller from a cut link: it keeps the lease
+    cluster.pass_time(0.5)
+    cluster.start_controller()
+    began_s = cluster.now
+    cluster.kill_rank(cluster.nodes["n1"], 0, code=None, signal=9)
+    while not (running(cluster) == ["n1"] and cluster.journal.attempt == 1):
+        cluster.pass_time(0.5)
+        assert cluster.now < began_s + 60
+    assert cluster.now >= began_s + WAITS.orphan_s
+
+
+def test_an_order_that_was_lost_with_its_link_is_given_again() -> None:
+    cluster = Cluster(spec(grace_s=60.0), 1)
+    cluster.pass_time(1.0)
+    node = cluster.nodes["n0"]
+    cluster.handle(v.Asked(15))
+    cluster.close_link(node)  # with the order to stop in it
+    cluster.pass_time(3.0)
+    assert cluster.exit_code == 143
+
+
 def test_a_launcher_that_was_started_again_is_a_node_that_was_lost() -> None:
     cluster = Cluster(spec(), 1)
     cluster.pass_time(1.0)
@@ -202,11 +248,7 @@ class Faults(RuleBasedStateMachine):
             facts = v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0)
             self.cluster._send(
                 node,
-                v.Late(
-                    node=node.name,
-                    attempt=node.attempt,
-                    ranks=(v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0),),
-                ),
+                v.Late(node=node.name, attempt=node.attempt, ranks=(facts,)),
             )
 
     @precondition(lambda self: self.cluster.now > 130)
@@ -234,3 +276,10 @@ TestFaults.settings = settings(max_examples=150, stateful_step_count=40, deadlin
 @pytest.mark.timeout(3600)
 class TestFaultsForLong(Faults.TestCase):
     settings = settings(max_examples=10_000, stateful_step_count=40, deadline=None)
+
+
+def test_the_picture_in_the_docs_is_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs/supervisor.md").read_text()
+    assert f"```mermaid\n{mermaid(TABLE)}\n```" in page
+    for row in TABLE:
+        assert f"| {row.state.value} | {row.when} | {row.then.value} | {row.does} |" in page
