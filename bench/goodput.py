@@ -72,8 +72,8 @@ SIDES = {
         node_noticed_s=3.5,
         hang_noticed_s=32.0,
         restart_s=1.2,
-        source="death: pidfd; node: lease 3 s + 0.5 s; hang: a phase deadline of 30 s + 2 s; restart: torchrun's by the "
-        "ratio of bench/restart.py, 5.3",
+        source="death: pidfd; node: lease 3 s + 0.5 s; hang: a phase deadline of 30 s + 2 s; restart: that of "
+        "torchrun by the ratio of bench/restart.py, 5.3",
     ),
     "torchrun": Side(
         death_noticed_s=0.2,
