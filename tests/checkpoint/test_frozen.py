@@ -13,10 +13,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import pytest
-from conftest import HERE, SRC, Place, Ranks, await_that, is_alive
 from relay import Relay
 from test_wards import SECRET, entry_of
 
+from conftest import HERE, SRC, Place, Ranks, await_that, is_alive
 from perdure.checkpoint.peer_packs import PeerPacks
 from perdure.errors import StorageError
 

@@ -15,17 +15,18 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import DeadlineExceeded, PerdureError
 from perdure.events import Fact, Log
+from perdure.process.handle import is_running
 from perdure.supervisor import messages as m
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.config import Spec
-from perdure.supervisor.folder import JobFolder
+from perdure.supervisor.folder import JobFolder, boot_id
 from perdure.supervisor.job import Job, NodeFacts
 from perdure.supervisor.journal import Journal
 from perdure.supervisor.machine import Machine
@@ -98,6 +99,9 @@ class Controller:
         self._write(())
         self._folder.publish(self.address, term=self._machine.job.term)
         threading.Thread(target=self._accept_forever, name="perdure-accept", daemon=True).start()
+        for node in self._machine.job.places:  # of a job that another controller has left
+            if _is_dead(node):
+                self._handle(v.Left(node.name, "dead", self._clock.monotonic()))
         try:
             while not self._over and not self._left_alone():
                 self._look()
@@ -200,13 +204,13 @@ class Controller:
         """Whether the launcher behind ``peer`` gives signs of life."""
         return self._clock.monotonic() - peer.heard_s < 2 * self._spec.waits.beat_s
 
-    def _drop(self, peer: Peer, how: str) -> None:
+    def _drop(self, peer: Peer, how: Literal["closed", "silent"]) -> None:
         if peer not in self._peers:
             return
         self._peers.remove(peer)
         peer.link.close()
         if peer.node is not None:
-            self._handle(v.Left(peer.node.name, "silent" if how == "silent" else "closed", peer.heard_s))
+            self._handle(v.Left(peer.node.name, "dead" if _is_dead(peer.node) else how, peer.heard_s))
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -373,3 +377,8 @@ class Controller:
             return True
         except (PerdureError, DeadlineExceeded, OSError):
             return False
+
+
+def _is_dead(node: NodeFacts) -> bool:
+    """Whether the launcher of ``node`` is known to be dead: it ran on this machine, and has ended."""
+    return bool(node.machine) and node.machine == boot_id() and not is_running(node.pid)

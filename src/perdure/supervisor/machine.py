@@ -235,8 +235,10 @@ class Machine:
         self._here.pop(name, None)
         member = self._attempt.member(name)
         if member is not None:
-            relink_s = 0.0 if how == "silent" else self.spec.waits.relink_s
+            relink_s = self.spec.waits.relink_s if how == "closed" else 0.0
             member.gone(heard_s, relink_until_s=self._now + relink_s)
+            if how == "dead":
+                member.dead_s, member.relink_until_s = self._now, self._now
         if self._exam is not None:
             self._exam.gone(name)
 
