@@ -47,6 +47,7 @@ def run_nodes(
         max_restarts=args.max_restarts,
         grace_s=args.grace,
         resume=args.resume,
+        log_dir="" if args.log_dir is None else os.path.abspath(args.log_dir),
         waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout),
     )
     log = Log(os.environ.get("PERDURE_EVENTS") or None)

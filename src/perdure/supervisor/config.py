@@ -62,6 +62,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     "Whether the job must find a step to go on from."
     skip_bad_batch: bool = False
     "Whether a batch that ends the job twice may be left out."
+    log_dir: str = ""
+    "Where what ranks print is kept on each node; empty if it is not."
     waits: Waits = Waits()
 
     def __post_init__(self) -> None:

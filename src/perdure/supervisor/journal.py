@@ -16,8 +16,8 @@ import msgspec
 from perdure.errors import StorageError
 from perdure.events import Fact
 from perdure.supervisor.config import Spec
-from perdure.supervisor.job import Job
-from perdure.supervisor.messages import Told
+from perdure.supervisor.job import Job, State
+from perdure.supervisor.messages import Moment, Told
 
 __all__ = ["Journal", "Kept"]
 
@@ -31,6 +31,7 @@ create table if not exists facts (
     fields text not null);
 """
 _KEPT_STATES = 10_000
+MOST_FACTS = 10_000
 
 
 class Kept(NamedTuple):
@@ -78,10 +79,17 @@ class Journal:
         """A run begins."""
         self._do([("insert into runs values (?, ?, ?)", (run, at, msgspec.json.encode(spec).decode()))])
 
-    def write(self, job: Job | None, facts: Iterable[Fact], *, run: str, at: float) -> None:
-        """Commit ``job`` (None: it is as it was) and ``facts``; they are durable when this returns."""
+    def write(
+        self, job: Job | None, facts: Iterable[Fact], *, run: str, at: float, instead: bool = False
+    ) -> None:
+        """Commit ``job`` (None: it is as it was) and ``facts``; they are durable when this returns.
+
+        ``instead`` puts the job in the place of the state that was written last.
+        """
         todo: list[tuple[str, tuple[object, ...]]] = []
         if job is not None:
+            if instead:
+                todo.append(("delete from states where number = (select max(number) from states)", ()))
             todo.append(
                 (
                     "insert into states (run, at, state, job) values (?, ?, ?, ?)",
@@ -96,7 +104,7 @@ class Journal:
         if todo:
             self._do(todo)
 
-    def facts(self, run: str | None = None, *, since: int = 0, most: int = 500) -> tuple[Told, ...]:
+    def facts(self, run: str | None = None, *, since: int = 0, most: int = MOST_FACTS) -> tuple[Told, ...]:
         """The facts of ``run`` (None: of all) after number ``since``, in order; the last ``most`` of them."""
         rows = self._all(
             "select number, at, kind, sentence, fields from facts where number > ? and (? is null or run = ?) "
@@ -112,6 +120,17 @@ class Journal:
         """When ``run`` was in which state, in order."""
         rows = self._all("select at, job from states where run = ? order by number", (run,))
         return [(float(at), msgspec.json.decode(job, type=Job)) for at, job in rows]
+
+    def moments(self, run: str) -> tuple[Moment, ...]:
+        """What `states` says, in short: a long run has many."""
+        rows = self._all(
+            "select at, state, json_extract(job, '$.attempt'), json_extract(job, '$.best_step') from states "
+            "where run = ? order by number",
+            (run,),
+        )
+        return tuple(
+            Moment(at=at, state=State(state), attempt=attempt, step=step) for at, state, attempt, step in rows
+        )
 
     def close(self) -> None:
         """Close the file; twice is fine."""
