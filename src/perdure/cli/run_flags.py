@@ -125,6 +125,12 @@ def add_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.envir
         metavar="I",
         help="the place that this node would like; 0 starts the controller",
     )
+    add(
+        "--standby",
+        choices=("auto", "off"),
+        default="auto",
+        help="fork ranks from an interpreter that has imported torch and what else the script imports (auto)",
+    )
     add("--domain", metavar="NAME", help="what fails together with this node: a rack, a switch")
     add(
         "--resume",

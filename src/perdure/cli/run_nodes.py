@@ -137,6 +137,7 @@ def _front(args: argparse.Namespace, spec: Spec, nproc: int, log: Log) -> int:
 
     folder = _prepared(spec)
     same = ["--job", spec.name, "--nodes", args.nodes, "--spares", str(spec.spares), "--nproc", str(nproc)]
+    same += ["--standby", args.standby]
     same += ["--max-restarts", str(spec.max_restarts), "--node-timeout", str(spec.waits.lease_s)]
     same += [] if args.log_dir is None else ["--log-dir", os.path.abspath(args.log_dir)]
     launcher = [sys.executable, "-m", "perdure", "run", "--folder", str(folder.path), *same]
@@ -182,6 +183,7 @@ def _launcher(
         node_name=named,
         max_restarts=spec.max_restarts,
         log_dir=None if args.log_dir is None else Path(args.log_dir),
+        standby=args.standby == "auto",
     )
     return Launcher(
         config, secret=secret, addresses=addresses, start_controller=start, env=os.environ, log=log, agent=agent

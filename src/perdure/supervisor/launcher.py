@@ -14,7 +14,7 @@ import sys
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
 
@@ -23,7 +23,7 @@ import msgspec
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import CallError
 from perdure.events import Log
-from perdure.process.environ import Placement
+from perdure.process.environ import Placement, child_env
 from perdure.process.ports import ReservedPort
 from perdure.process.tree import Guard, become_subreaper, reap_orphans
 from perdure.supervisor import messages as m
@@ -34,6 +34,7 @@ from perdure.supervisor.controller_link import ControllerLink
 from perdure.supervisor.job import NodeFacts
 from perdure.supervisor.node import NodeAttempt
 from perdure.supervisor.signals import asking_signals
+from perdure.supervisor.standby import StandbyRanks
 from perdure.wire import Address
 
 __all__ = ["Launcher", "LauncherConfig"]
@@ -64,6 +65,8 @@ class LauncherConfig:
     "How often progress is read; a death is noticed at once."
     log_dir: Path | None = None
     "Folder for one log a rank and attempt; None for none."
+    standby: bool = True
+    "Whether ranks may be forked from an interpreter that has imported what they need."
 
 
 class Launcher:
@@ -101,6 +104,7 @@ class Launcher:
         self._told_step = 0
         self._next_progress_s = self._next_report_s = self._next_start_s = clock.monotonic()
         self._guard: Guard | None = None
+        self._standby: StandbyRanks | None = None
         self._exit_code: int | None = None
         self._link = ControllerLink(job=config.job, secret=secret, hello=self._hello, addresses=addresses, clock=clock)
 
@@ -113,6 +117,7 @@ class Launcher:
         become_subreaper()
         with asking_signals() as pipe:
             self._guard = Guard(self._run_mark)
+            self._standby = self._standby_ranks()
             try:
                 while self._exit_code is None:
                     self._wait(pipe)
@@ -122,6 +127,7 @@ class Launcher:
                 if self._attempt is not None:
                     self._attempt.kill()
                     self._attempt.finish(self._name, wait_s=60.0)
+                self._standby.close()
                 self._link.drop()
                 self._agent.release()
                 self._guard.dismiss()
@@ -184,6 +190,8 @@ class Launcher:
         attempt = self._attempt
         if attempt is None:
             return
+        if not attempt.started and attempt.over is None:
+            self._start_ranks(attempt)
         attempt.look(self._agent.page())
         now = self._clock.monotonic()
         if attempt.step > self._told_step and now >= self._next_progress_s:
@@ -199,7 +207,13 @@ class Launcher:
         if now >= self._next_report_s:
             beat_s = 0.5 if self._link.welcome is None else self._link.welcome.beat_s
             self._next_report_s = now + beat_s
-            self._link.send(m.Report(attempt=attempt.number, ranks=attempt.views(time.monotonic_ns())))
+            self._link.send(
+                m.Report(
+                    attempt=attempt.number,
+                    ranks=attempt.views(time.monotonic_ns()),
+                    standby="" if self._standby is None else self._standby.state,
+                )
+            )
 
     def _tell_progress(self, attempt: NodeAttempt) -> None:
         if attempt.step > self._told_step:
@@ -214,7 +228,8 @@ class Launcher:
     def _keep_house(self) -> None:
         guard = self._guard
         ours = set() if self._attempt is None else self._attempt.pids()
-        reap_orphans(keep=ours | ({guard.pid} if guard else set()))
+        standby = None if self._standby is None else self._standby.pid
+        reap_orphans(keep=ours | ({guard.pid} if guard else set()) | ({standby} if standby else set()))
         if guard is not None and not guard.alive():
             self._log.print("somebody killed the guard process; starting another")
             guard.dismiss()
@@ -296,28 +311,32 @@ class Launcher:
         self._exit_code = refused.exit_code
 
     def _start(self, order: v.Start) -> None:
-        config = self._config
         if self._attempt is not None and self._attempt.over is None:
             self._end_ranks(f"attempt {order.attempt} begins before attempt {self._attempt.number} has ended")
         attempt = NodeAttempt(order, mark=f"{self._run_mark}.{order.attempt}", clock=self._clock)
         self._attempt, self._told_step = attempt, 0
+        if self._standby is not None:
+            self._standby.renew()
         self._agent.begin_attempt(attempt.mark)
-        placement = Placement(
+        self._start_ranks(attempt)
+
+    def _start_ranks(self, attempt: NodeAttempt) -> None:
+        """Start the ranks, unless they are to be forked by an interpreter that is not ready yet."""
+        config, order, standby = self._config, attempt.order, self._standby
+        if standby is None or standby.wait():
+            return
+        placement = replace(
+            self._placement(),
             rank=order.base,
             world=order.world,
-            local_rank=0,
-            local_world=config.node.nproc,
             node=order.place,
-            job=config.job,
             attempt=order.attempt,
             master_addr=order.master_addr,
             master_port=order.master_port,
             mark=attempt.mark,
-            node_name=config.node_name,
-            domain=config.node.domain or None,
         )
         attempt.start(
-            config.command,
+            standby.start,
             nproc=config.node.nproc,
             placement=placement,
             env=self._env,
@@ -325,4 +344,26 @@ class Launcher:
             stdout=self._stdout,
             stderr=self._stderr,
             log_dir=config.log_dir,
+        )
+
+    def _placement(self) -> Placement:
+        """What all ranks of this node have in common."""
+        config = self._config
+        return Placement(
+            world=config.node.nproc,
+            local_world=config.node.nproc,
+            job=config.job,
+            node_name=config.node_name,
+            domain=config.node.domain or None,
+        )
+
+    def _standby_ranks(self) -> StandbyRanks:
+        env = child_env(self._placement(), base=self._env, max_restarts=self._config.max_restarts)
+        return StandbyRanks(
+            self._config.command,
+            env=env,
+            run_mark=self._run_mark,
+            wanted=self._config.standby,
+            say=lambda sentence: self._log.print(f"node {self._name}: {sentence}"),
+            clock=self._clock,
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import BinaryIO
@@ -43,6 +43,7 @@ class NodeAttempt:
         self._killer: threading.Thread | None = None
         self._killed = Killed()
         self._kill_since_s = 0.0
+        self.started = False
         self.over: Over | None = None
 
     @property
@@ -52,7 +53,7 @@ class NodeAttempt:
 
     def start(
         self,
-        command: Sequence[str],
+        start: Callable[[Mapping[str, str]], Rank],
         *,
         nproc: int,
         placement: Placement,
@@ -62,10 +63,14 @@ class NodeAttempt:
         stderr: BinaryIO,
         log_dir: Path | None,
     ) -> None:
-        """Start ``nproc`` ranks; ``placement`` is that of the first. Raises `CallError` if there is no such command."""
+        """Start ``nproc`` ranks, each by ``start``, which is given its environment; ``placement`` is the first one's.
+
+        Raises `CallError` if there is no such command.
+        """
+        self.started = True
         for local_rank in range(nproc):
             place = replace(placement, rank=placement.rank + local_rank, local_rank=local_rank)
-            self._ranks.append(Rank.start(command, env=child_env(place, base=env, max_restarts=max_restarts)))
+            self._ranks.append(start(child_env(place, base=env, max_restarts=max_restarts)))
         base = self.order.base
         self._output = Output(
             stdouts={base + i: rank.stdout for i, rank in enumerate(self._ranks)},
