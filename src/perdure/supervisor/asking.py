@@ -91,7 +91,7 @@ class Asker:
 
     def _ask(self, message: Any, answer: type[Any]) -> Any:
         link = self._connect()
-        deadline = Deadline.after(_ANSWER_S, f"the controller of job {self.name} to answer", self._clock)
+        deadline = Deadline.after(_ANSWER_S, f"the controller of job {self.name} to answer", clock=self._clock)
         try:
             link.send(message, deadline=deadline)
             while True:
@@ -106,29 +106,28 @@ class Asker:
     def _connect(self) -> NodeLink:
         address, secret = self._door()
         _knock(address, self.name)
-        deadline = Deadline.after(_ANSWER_S, f"the controller of job {self.name} to answer", self._clock)
-        link = connect_node(
-            address,
-            name=self.name,
-            secret=secret,
-            deadline=deadline,
-            type=m.Down,
-            max_body_bytes=m.MAX_MESSAGE_BYTES,
-        )
+        deadline = Deadline.after(_ANSWER_S, f"the controller of job {self.name} to answer", clock=self._clock)
+        link: NodeLink | None = None
         try:
+            link = connect_node(
+                address,
+                name=self.name,
+                secret=secret,
+                deadline=deadline,
+                type=m.Down,
+                max_body_bytes=m.MAX_MESSAGE_BYTES,
+            )
             link.send(m.Hello(protocol=m.PROTOCOL, job=self.name), deadline=deadline)
             welcome, _ = link.recv(deadline)
-        except LinkLost as error:
-            link.close()
-            if self._address is None:
+        except BaseException as error:
+            if link is not None:
+                link.close()
+            if self._address is None or not isinstance(error, LinkLost):
                 raise
             raise NeedsPerson(
                 f"who listens at {address[0]}:{address[1]} does not take us for a tool of job {self.name}: see that "
                 "the name and the token are those of the job"
             ) from error
-        except BaseException:
-            link.close()
-            raise
         if isinstance(welcome, m.Refused):
             link.close()
             raise CallError(welcome.sentence, job=self.name)

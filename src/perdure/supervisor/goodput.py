@@ -21,7 +21,7 @@ What is still open counts as progress while it is no longer than a few steps tak
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -168,8 +168,8 @@ def _restarts(facts: Iterable[Told]) -> dict[str, int]:
     return counted
 
 
-def _fields(told: Told) -> dict[str, object]:
+def _fields(told: Told) -> dict[str, Any]:
     try:
-        return msgspec.json.decode(told.fields, type=dict[str, object])
+        return msgspec.json.decode(told.fields, type=dict[str, Any])
     except msgspec.MsgspecError as error:
         raise ProtocolError(f"fact {told.number} of the journal cannot be read: {error}") from error

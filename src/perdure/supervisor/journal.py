@@ -79,9 +79,7 @@ class Journal:
         """A run begins."""
         self._do([("insert into runs values (?, ?, ?)", (run, at, msgspec.json.encode(spec).decode()))])
 
-    def write(
-        self, job: Job | None, facts: Iterable[Fact], *, run: str, at: float, instead: bool = False
-    ) -> None:
+    def write(self, job: Job | None, facts: Iterable[Fact], *, run: str, at: float, instead: bool = False) -> None:
         """Commit ``job`` (None: it is as it was) and ``facts``; they are durable when this returns.
 
         ``instead`` puts the job in the place of the state that was written last.
@@ -128,9 +126,7 @@ class Journal:
             "where run = ? order by number",
             (run,),
         )
-        return tuple(
-            Moment(at=at, state=State(state), attempt=attempt, step=step) for at, state, attempt, step in rows
-        )
+        return tuple(Moment(at=at, state=State(state), attempt=attempt, step=step) for at, state, attempt, step in rows)
 
     def close(self) -> None:
         """Close the file; twice is fine."""

@@ -149,7 +149,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     place: int | None = None
     base: int = 0
     standing: str = ""
-    "``runs``, ``spare``, ``lost``, ``cordoned: why``, ``draining``."
+    "``runs``, ``spare``, ``lost``, ``cordoned``, ``draining``, ``drained``; without a controller nobody knows."
     heard_s: float = 0.0
     "Seconds since it was last heard."
     ranks: tuple[RankView, ...] = ()
