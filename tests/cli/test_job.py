@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ class Tool:
 
     def run(self, *words: str, code: int = 0) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "perdure", "job", *words]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60)
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=100)
         assert done.returncode == code, (words, done.returncode, done.stdout, done.stderr)
         return done
 
@@ -41,10 +43,39 @@ class Tool:
         return subprocess.Popen(command, env=self.env, stdout=subprocess.PIPE, text=True)
 
 
+class Screen:
+    """``perdure job show --live`` on a terminal, which is read all the time."""
+
+    def __init__(self, tool: Tool) -> None:
+        ours, theirs = pty.openpty()
+        command = [sys.executable, "-m", "perdure", "job", "show", "--live"]
+        env = tool.env | {"TERM": "xterm", "COLUMNS": "120", "LINES": "50"}
+        self.process = subprocess.Popen(command, env=env, stdin=theirs, stdout=theirs, stderr=theirs)
+        os.close(theirs)
+        self._said = bytearray()
+        self._thread = threading.Thread(target=self._read, args=(ours,))
+        self._thread.start()
+
+    def _read(self, fd: int) -> None:
+        while True:
+            try:
+                self._said += os.read(fd, 65536)
+            except OSError:  # nobody has the other end any more
+                os.close(fd)
+                return
+
+    def end(self) -> str:
+        assert self.process.wait(60) == 143
+        self._thread.join(60)
+        return self._said.decode()
+
+
+@pytest.mark.timeout(300)
 def test_a_job_is_followed_through_a_death_a_drain_and_its_stop(tmp_path: Path) -> None:
     with SteppingJob(tmp_path, step_s=0.05) as job:
         tool = Tool(job.home)
         job.wait_for_step(10)
+        screen = Screen(tool)
         live, follow, logs = tool.begin("show", "--live"), tool.begin("events", "-f"), tool.begin("logs", "-f")
         (row,) = tool.json("ls")["jobs"]
         assert (row["job"], row["state"], row["attempt"], row["live"]) == ("train", "execute", 0, True)
@@ -73,7 +104,7 @@ def test_a_job_is_followed_through_a_death_a_drain_and_its_stop(tmp_path: Path) 
         assert "rank 3 on n1 was killed by SIGKILL" in shown
 
         assert "has no node n7; it has n0, n1, n2" in tool.refused("drain", "n7")
-        assert "node n1 of job train is left" in tool.text("drain", "train", "n1", "--wait", "30")
+        assert "node n1 of job train is left" in tool.text("drain", "train", "n1", "--wait", "60")
         after = job.wait_for_step(whole["step"] + 20, attempt=2)
         standing = {node.facts.name: node.standing for node in after.view.nodes}
         assert standing == {"n0": "runs", "n1": "drained", "n2": "runs"}
@@ -93,14 +124,17 @@ def test_a_job_is_followed_through_a_death_a_drain_and_its_stop(tmp_path: Path) 
         }
         assert "attempts there: 0, 1, 2" in tool.refused("logs", "--attempt", "9")
 
-        assert "job train is over" in tool.text("stop", "--wait", "30")
+        assert "job train is over" in tool.text("stop", "--wait", "60")
         assert job.exit_codes() == [143, 143, 143]
-        lived, _ = live.communicate(timeout=20)
+        lived, _ = live.communicate(timeout=60)
         assert live.returncode == 143  # that of the job
         assert "the job stopped on SIGTERM" in lived
         assert "job train: stopped" in lived
-        assert "the job stopped on SIGTERM" in follow.communicate(timeout=20)[0]
-        followed = logs.communicate(timeout=20)[0].splitlines()
+        shown = screen.end()
+        for words in ("standing", "n2", "spare", "forward", "was killed by SIGKILL", "restarts: 1 (1 rank failed)"):
+            assert words in shown
+        assert "the job stopped on SIGTERM" in follow.communicate(timeout=60)[0]
+        followed = logs.communicate(timeout=60)[0].splitlines()
         assert followed[0].endswith("goes on from step 0")
         assert len(followed) == 12  # each rank of each attempt, once
 
@@ -118,7 +152,7 @@ def test_a_job_without_a_controller_is_shown_from_its_journal(tmp_path: Path) ->
         tool = Tool(job.home)
         before = job.wait_for_step(5).view
         job.kill_launchers()
-        job.kill_controller()
+        job.kill_controllers()
         shown = tool.text("show", "train")
         assert "this is what its journal has" in shown
         assert "node n0 (127.0.0.1): unknown" in shown

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import os
 import shutil
@@ -35,12 +36,15 @@ class Browser:
         self._process = subprocess.Popen(
             [path, *words], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
         )
+        self._open = contextlib.ExitStack()
         self._number = 0
         self.errors: list[str] = []
         self._session: str | None = None
         try:
             port, door = self._door(folder / "DevToolsActivePort")
-            self._socket = connect(f"ws://127.0.0.1:{port}{door}", max_size=1 << 26, open_timeout=20)
+            self._socket = self._open.enter_context(
+                connect(f"ws://127.0.0.1:{port}{door}", max_size=1 << 26, open_timeout=60)
+            )
             target = self.call("Target.createTarget", url="about:blank")["targetId"]
             self._session = self.call("Target.attachToTarget", targetId=target, flatten=True)["sessionId"]
             self.call("Page.enable")
@@ -49,12 +53,13 @@ class Browser:
             self.call("Runtime.enable")
             self.call("Log.enable")
         except BaseException:
+            self._open.close()
             self._process.kill()
             self._process.wait(10)
             raise
 
     def _door(self, path: Path) -> tuple[str, str]:
-        give_up = time.monotonic() + 30
+        give_up = time.monotonic() + 60
         while True:
             if path.exists() and len(lines := path.read_text().split()) == 2:
                 return lines[0], lines[1]
@@ -70,7 +75,7 @@ class Browser:
             message["sessionId"] = self._session
         self._socket.send(json.dumps(message))
         while True:
-            answer = json.loads(self._socket.recv(timeout=20))
+            answer = json.loads(self._socket.recv(timeout=60))
             if answer.get("id") == self._number:
                 assert "error" not in answer, f"{method}: {answer['error']}"
                 return answer["result"]
@@ -92,7 +97,7 @@ class Browser:
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
 
-    def wait(self, condition: str, *, within_s: float = 20.0) -> None:
+    def wait(self, condition: str, *, within_s: float = 60.0) -> None:
         """Wait until ``condition``, an expression, is true in the page."""
         give_up = time.monotonic() + within_s
         while True:
@@ -139,7 +144,7 @@ class Browser:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._socket.close()
+        self._open.close()
         self._process.terminate()
         try:
             self._process.wait(10)

@@ -57,7 +57,7 @@ def restarts_line(account: Account) -> str:
 def node_line(node: NodeView) -> list[str]:
     """A node, and a line for each of its ranks."""
     place = "" if node.place is None else f", place {node.place}"
-    standby = f", standby {node.standby}" if node.standby else ""
+    standby = f", standby {node.standby}" if node.standby not in ("", "off") else ""
     lines = [f"node {node.facts.name} ({node.facts.host}): {node.standing}{place}{standby}"]
     for rank in node.ranks:
         what = rank.ended or (f"{rank.phase} for {seconds(max(rank.phase_s, 0.0))}" if rank.phase else "running")

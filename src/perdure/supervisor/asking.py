@@ -6,6 +6,7 @@ with the token. One connection a question, so that nothing has to be kept.
 
 from __future__ import annotations
 
+import os
 import socket
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,6 +57,7 @@ class Asker:
         self._folder, self._address, self._secret, self._clock = folder, address, secret, clock
         self._run = ""
         self._facts: tuple[m.Told, ...] = ()
+        self._kept_view: tuple[object, m.View] | None = None  # a console looks every second, at many that are over
 
     def look(self, *, history: bool = True) -> Seen:
         """Return the job with all its facts, and with its moments if ``history``.
@@ -150,18 +152,36 @@ class Asker:
             raise NeedsPerson(f"{why}; where its journal is, perdure job shows the job without a controller")
         if not self._folder.journal.exists():
             raise CallError(f"there is no job {self.name} here ({self._folder.path})", job=self.name)
-        journal = Journal(self._folder.journal, write=False)
+        as_it_is = _written(self._folder.journal)
+        if self._kept_view is None or self._kept_view[0] != (as_it_is, history):
+            self._kept_view = ((as_it_is, history), self._read(self._folder.journal, history=history))
+        view = self._kept_view[1]
+        if view.job.state.final:
+            return Seen(view, live=False, note=f"the job is over: {view.job.state.value}")
+        return Seen(view, live=False, note=f"{why}; this is what its journal has")
+
+    def _read(self, path: Path, *, history: bool) -> m.View:
+        journal = Journal(path, write=False)
         try:
             kept = journal.newest()
             if kept is None:
                 raise CallError(f"job {self.name} has not begun yet", job=self.name)
             moments = journal.moments(kept.job.run)
-            view = kept_view(kept, journal.facts(kept.job.run), moments if history else (), until=moments[-1].at)
+            return kept_view(kept, journal.facts(kept.job.run), moments if history else (), until=moments[-1].at)
         finally:
             journal.close()
-        if view.job.state.final:
-            return Seen(view, live=False, note=f"the job is over: {view.job.state.value}")
-        return Seen(view, live=False, note=f"{why}; this is what its journal has")
+
+
+def _written(journal: Path) -> tuple[tuple[int, int] | None, ...]:
+    """What changes when the journal does."""
+    found: list[tuple[int, int] | None] = []
+    for path in (journal, journal.with_name(journal.name + "-wal")):
+        try:
+            facts = os.stat(path)
+            found.append((facts.st_mtime_ns, facts.st_size))
+        except FileNotFoundError:
+            found.append(None)
+    return tuple(found)
 
 
 def _knock(address: Address, job: str) -> None:

@@ -140,7 +140,7 @@ class SteppingJob:
                     start_new_session=True,
                 )
 
-    def wait_for(self, what: str, done: Callable[[View], bool], *, within_s: float = 40.0) -> Seen:
+    def wait_for(self, what: str, done: Callable[[View], bool], *, within_s: float = 90.0) -> Seen:
         """Look at the job until ``done(view)``; return it. Raises `DeadlineExceeded` with what there is instead."""
         deadline = Deadline.after(within_s, what)
         while True:
@@ -172,18 +172,27 @@ class SteppingJob:
             launcher.kill()
             launcher.wait(10)
 
-    def kill_controller(self) -> None:
-        """``kill -9`` the controller; the launchers start another."""
-        where = JobFolder(self.home, self.name).where()
-        assert where is not None
-        os.kill(where.pid, signal.SIGKILL)
+    def kill_controllers(self) -> None:
+        """``kill -9`` the controller, and those that were started too late to become one and now would."""
+        for pid in self._controllers():
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGKILL)
+
+    def _controllers(self) -> list[int]:
+        words = [b"controller", b"--folder", os.fsencode(self.home / self.name)]
+        found = []
+        for path in Path("/proc").glob("[0-9]*/cmdline"):
+            with contextlib.suppress(OSError):  # it has ended
+                if path.read_bytes().split(b"\0")[3:6] == words:
+                    found.append(int(path.parent.name))
+        return found
 
     def finish(self) -> list[int]:
         """Let the ranks finish; return the launchers' exit codes."""
         (self.folder / "finish").touch()
         return self.exit_codes()
 
-    def exit_codes(self, *, within_s: float = 40.0) -> list[int]:
+    def exit_codes(self, *, within_s: float = 90.0) -> list[int]:
         """Wait for the launchers; return their exit codes."""
         deadline = Deadline.after(within_s, f"the launchers of job {self.name}")
         return [launcher.wait(timeout=max(deadline.left(), 0.1)) for launcher in self._launchers.values()]
@@ -195,14 +204,8 @@ class SteppingJob:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        where = JobFolder(self.home, self.name).where()
-        for launcher in self._launchers.values():
-            if launcher.poll() is None:
-                launcher.kill()
-            launcher.wait(10)
-        if where is not None:
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.kill(where.pid, signal.SIGKILL)
+        self.kill_launchers()
+        self.kill_controllers()
         if (self.folder / "marks").exists():
             for mark in {line.split(".")[0] for line in (self.folder / "marks").read_text().split()}:
                 marked.sweep(mark, timeout_s=5)
