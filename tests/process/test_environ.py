@@ -50,6 +50,9 @@ def test_a_rank_reads_what_its_launcher_wrote() -> None:
         master_port=4000,
         mark="m.3",
         events="/e",
+        resume_must=True,
+        restore_before=300,
+        skip=((7, 7), (317, 318)),
     )
     assert Placement.read(child_env(sent, base=TORCHRUN)) == sent
 
@@ -86,3 +89,28 @@ def test_what_does_not_fit_together_is_a_sentence(change: dict[str, str | None],
     env = {name: value for name, value in (TORCHRUN | change).items() if value is not None}
     with pytest.raises(CallError, match=sentence):
         Placement.read(env)
+
+
+def test_ranks_inherit_what_holds_for_every_attempt_and_not_a_roll_back() -> None:
+    base = {"PERDURE_RESUME": "must", "PERDURE_SKIP": "9:9, 3:4", "PERDURE_RESTORE_BEFORE": "8"}
+    told = Placement.read(child_env(Placement(), base=base))
+    assert (told.resume_must, told.skip, told.restore_before) == (True, ((3, 4), (9, 9)), None)
+    told = Placement.read(child_env(Placement(skip=((5, 6),), restore_before=4), base=base))
+    assert (told.skip, told.restore_before) == (((5, 6),), 4)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("PERDURE_RESUME", "maybe"),
+        ("PERDURE_RESTORE_BEFORE", "0"),
+        ("PERDURE_RESTORE_BEFORE", "ten"),
+        ("PERDURE_SKIP", "5"),
+        ("PERDURE_SKIP", "6:5"),
+        ("PERDURE_SKIP", "0:1"),
+        ("PERDURE_SKIP", "1:2,x:y"),
+    ],
+)
+def test_what_a_launcher_may_not_say_about_going_on_is_refused(name: str, value: str) -> None:
+    with pytest.raises(CallError, match=name):
+        Placement.read({name: value})

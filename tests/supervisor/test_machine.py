@@ -199,9 +199,14 @@ class Faults(RuleBasedStateMachine):
     def late(self, i: int, rank: int) -> None:
         node = self.node(i)
         if rank in node.running:
+            facts = v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0)
             self.cluster._send(
                 node,
-                v.Late(node=node.name, attempt=node.attempt, local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0),
+                v.Late(
+                    node=node.name,
+                    attempt=node.attempt,
+                    ranks=(v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0),),
+                ),
             )
 
     @precondition(lambda self: self.cluster.now > 130)

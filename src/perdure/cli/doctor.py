@@ -1,13 +1,15 @@
 """``perdure doctor``: look at this machine, and at a folder that runs are to be kept in, and say what to do.
 
 Each finding is a plain word: ``ok``, ``note`` (it works, something is slower or missing) or ``problem`` (it would lose
-data or not work; exit code 1). What is said of a folder was tried there.
+data or not work; exit code 1). What is said of a folder was tried there. The checks of `perdure.supervisor.checks` run
+beside that; with ``--checks`` they run alone, one line of JSON a result, which is how a launcher has its node checked.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import importlib.util
 import json
 import os
 import platform
@@ -16,7 +18,10 @@ from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Literal
 
+import msgspec
+
 from perdure import __version__
+from perdure.clock import Deadline
 from perdure.errors import CallError, StorageError
 from perdure.shm import Segment
 from perdure.store.calibrate import Calibration, calibrate
@@ -24,6 +29,8 @@ from perdure.store.file_system import file_system_of
 from perdure.store.io_choice import NATIVE, uring_refusal
 from perdure.store.probe import Probe, probe
 from perdure.store.remembered import choose_io
+from perdure.supervisor.checks import PROBES, Context, Result, run
+from perdure.supervisor.checks import Probe as Check
 
 __all__ = ["Finding", "main"]
 
@@ -31,6 +38,15 @@ _LOW_ROOM_BYTES = 10 << 30
 _LOW_MEMORY_BYTES = 1 << 30
 _SHMEM_ENABLED = "/sys/kernel/mm/transparent_hugepage/shmem_enabled"
 _IN_MEMORY = frozenset({"tmpfs", "ramfs"})
+_GPU_CHECK = "perdure.adapters.torch.gpu_check"
+_NVIDIA = "/proc/driver/nvidia"
+
+CHECKS = {
+    **PROBES,
+    "gpu-matmul": Check(f"{_GPU_CHECK}:matmul", 90.0, "matrix products on each GPU against known digests"),
+    "gpu-copy": Check(f"{_GPU_CHECK}:copy", 90.0, "copies to each GPU and back"),
+}
+"""All checks of a node: those of the supervisor, and those of the adapter for PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,16 +65,66 @@ def main(args: argparse.Namespace) -> int:
     race = None
     if args.dir is not None and not os.path.isdir(args.dir):
         raise CallError(f"{args.dir} is not a folder; make it, or name one that is there", file=args.dir)
-    if args.calibrate:
-        race = calibrate(os.path.realpath(args.dir))
+    context = context_of(args)
+    names = names_of(args.checks, context)
+    deadline = Deadline.after(args.deadline, "the checks")
+    if args.checks is not None:
+        return alone(names, context, deadline, as_json=args.json)
+    results = sorted(run(names, context, deadline, probes=CHECKS), key=lambda result: names.index(result.check))
     findings = [*machine()]
-    if args.dir is not None:
+    # A folder that hung a process of its own would hang this one for ever.
+    if args.dir is not None and not any(result.check == "disk" and "killed" in result.facts for result in results):
+        if args.calibrate:
+            race = calibrate(os.path.realpath(args.dir))
         findings += folder(os.path.realpath(args.dir), race)
     if args.json:
-        print(json.dumps({"findings": [asdict(finding) for finding in findings], "calibration": _as_json(race)}))
+        found = {
+            "findings": [asdict(finding) for finding in findings],
+            "checks": msgspec.to_builtins(results),
+            "calibration": _as_json(race),
+        }
+        print(json.dumps(found))
     else:
-        show(findings, race)
-    return int(any(finding.word == "problem" for finding in findings))
+        show([*findings, *map(as_finding, results)], race)
+    return int("problem" in {finding.word for finding in findings} | {result.word for result in results})
+
+
+def alone(names: list[str], context: Context, deadline: Deadline, *, as_json: bool) -> int:
+    """Run checks and print each result when it is there."""
+    bad = False
+    for result in run(names, context, deadline, probes=CHECKS):
+        bad |= result.word == "problem"
+        if as_json:
+            print(msgspec.json.encode(result).decode(), flush=True)
+        else:
+            show([as_finding(result)], None)
+    return int(bad)
+
+
+def names_of(text: str | None, context: Context) -> list[str]:
+    """The checks that are named in ``text``; for none and for "all" those that apply here."""
+    if text not in (None, "all"):
+        return [name.strip() for name in text.split(",") if name.strip()]
+    with_gpu = context.gpus or os.path.exists(_NVIDIA)
+    left_out = set() if context.folder is not None else {"disk"}
+    if not with_gpu or importlib.util.find_spec("torch") is None:
+        left_out |= CHECKS.keys() - PROBES.keys()
+    return [name for name in CHECKS if name not in left_out]
+
+
+def context_of(args: argparse.Namespace) -> Context:
+    """What checks are told: ``--context``, and DIR as the folder."""
+    try:
+        context = Context() if args.context is None else msgspec.json.decode(args.context, type=Context)
+    except msgspec.DecodeError as error:
+        raise CallError(f"--context is not what checks are told: {error}; see docs/checks.md") from error
+    if args.dir is None:
+        return context
+    return msgspec.structs.replace(context, folder=os.path.realpath(args.dir))
+
+
+def as_finding(result: Result) -> Finding:
+    return Finding(result.check, result.word, result.says, result.do)
 
 
 def show(findings: list[Finding], race: Calibration | None) -> None:

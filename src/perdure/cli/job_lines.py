@@ -29,6 +29,7 @@ def lines_of(seen: Seen) -> list[str]:
     if any(account.restarts.values()):
         lines.append(restarts_line(account))
     lines += ["", *(line for node in view.nodes for line in node_line(node))]
+    lines += [f"until {when(out.until_s)} {out}" for out in view.job.cordon.nodes if out.until_s > view.now_at]
     if view.facts:
         lines += ["", *(f"{clock(told.at)}  {told.sentence}" for told in view.facts[-_LAST_FACTS:])]
     return lines

@@ -131,6 +131,25 @@ def add_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.envir
         default="auto",
         help="fork ranks from an interpreter that has imported torch and what else the script imports (auto)",
     )
+    add(
+        "--checks",
+        default="auto",
+        metavar="NAMES",
+        help="checks of a node before its ranks start: quick, full, none, or names as in docs/checks.md (auto: quick "
+        "for several nodes, none for one)",
+    )
+    add("--pair-checks", action="store_true", help="also compare nodes with each other before the first attempt")
+    add(
+        "--phase-deadline",
+        default="",
+        metavar="PHASE=S,...",
+        help="how long a phase of a rank may take: start, restore, step, first-step, save, evaluate, close (learned)",
+    )
+    add(
+        "--skip-bad-batch",
+        action="store_true",
+        help="after a loss that is not finite twice at the same step: go back and leave that batch out",
+    )
     add("--domain", metavar="NAME", help="what fails together with this node: a rack, a switch")
     add(
         "--resume",

@@ -7,8 +7,10 @@ import contextlib
 import hashlib
 import os
 import platform
+import re
 import socket
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,14 +23,19 @@ from perdure.events import Log
 from perdure.process.environ import Placement
 from perdure.process.lock import FileLock
 from perdure.process.runtime_dir import runtime_dir
+from perdure.progress.lateness import phase_deadlines
 from perdure.supervisor import AgentLink, JobFolder, Launcher, LauncherConfig, NodeFacts, Spec, Waits
+from perdure.supervisor.checks import PROBES
 from perdure.supervisor.config import checked_nproc
 from perdure.supervisor.folder import boot_id
+from perdure.supervisor.journal import Journal
+from perdure.supervisor.messages import Memo
 from perdure.wire import Address, own_address
 
 __all__ = ["run_nodes"]
 
 _PORT = 29400
+_QUICK = ("descriptors", "free-memory", "clock", "gpu", "gpu-memory")
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -37,6 +44,7 @@ def run_nodes(
 ) -> int:
     """Run the job that ``args`` describe; return the exit code. ``agent`` replaces the link to the node's agents."""
     checked_nproc(nproc)
+    phase_deadlines(args.phase_deadline)
     least, most = nodes_of(args.nodes)
     spec = Spec(
         name=job,
@@ -48,6 +56,10 @@ def run_nodes(
         grace_s=args.grace,
         resume=args.resume,
         log_dir="" if args.log_dir is None else os.path.abspath(args.log_dir),
+        checks=checks_of(args.checks, several=most + args.spares > 1),
+        pair_checks=args.pair_checks,
+        phase_deadlines=args.phase_deadline,
+        skip_bad_batch=args.skip_bad_batch,
         waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout),
     )
     log = Log(os.environ.get("PERDURE_EVENTS") or None)
@@ -110,6 +122,8 @@ def _joined_node(
     """A node whose launcher meets the others at ``endpoint``."""
     first = args.node_index == 0 or (args.node_index < 0 and _is_ours(endpoint[0]))
     secret = _secret(args, spec.name, endpoint[0])
+    spec = msgspec.structs.replace(spec, takeover=spec.max_nodes + spec.spares > 2)
+    here = JobFolder(job_home(), spec.name)
     start: Callable[[], None] | None = None
     if first:
         folder = _prepared(spec)
@@ -127,9 +141,21 @@ def _joined_node(
             named=args.node_name,
             host=args.local_addr or own_address(endpoint[0]),
             secret=secret,
-            addresses=lambda: [endpoint],
+            addresses=lambda: [endpoint, *_published(here)],
             start=start,
+            take_over=partial(_take_over, here, secret, args.local_addr or own_address(endpoint[0])),
         )
+
+
+def _take_over(folder: JobFolder, secret: bytes, host: str, memo: Memo) -> None:
+    """Start a controller on this machine that goes on from ``memo``."""
+    folder.make()
+    folder.keep_token(secret)
+    folder.replace("spec.json", msgspec.json.encode(memo.spec))
+    journal = Journal(folder.journal)
+    journal.seed(memo.job, memo.spec, at=time.time())
+    journal.close()
+    start_controller(folder.path, listen=f"{host}:0")
 
 
 def _front(args: argparse.Namespace, spec: Spec, nproc: int, log: Log) -> int:
@@ -137,7 +163,7 @@ def _front(args: argparse.Namespace, spec: Spec, nproc: int, log: Log) -> int:
 
     folder = _prepared(spec)
     same = ["--job", spec.name, "--nodes", args.nodes, "--spares", str(spec.spares), "--nproc", str(nproc)]
-    same += ["--standby", args.standby]
+    same += ["--standby", args.standby, "--checks", args.checks, "--phase-deadline", args.phase_deadline]
     same += ["--max-restarts", str(spec.max_restarts), "--node-timeout", str(spec.waits.lease_s)]
     same += [] if args.log_dir is None else ["--log-dir", os.path.abspath(args.log_dir)]
     launcher = [sys.executable, "-m", "perdure", "run", "--folder", str(folder.path), *same]
@@ -163,6 +189,7 @@ def _launcher(
     secret: bytes,
     addresses: Callable[[], list[Address]],
     start: Callable[[], None] | None,
+    take_over: Callable[[Memo], None] | None = None,
     speaks: bool = True,
 ) -> int:
     outer = Placement.read({key: value for key, value in os.environ.items() if key.startswith("PERDURE_")})
@@ -174,6 +201,7 @@ def _launcher(
         domain=args.domain or outer.domain or "",
         command=digest_of(spec.command),
         machine=boot_id(),
+        gpus=len([name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]),
     )
     config = LauncherConfig(
         job=spec.name,
@@ -183,10 +211,21 @@ def _launcher(
         node_name=named,
         max_restarts=spec.max_restarts,
         log_dir=None if args.log_dir is None else Path(args.log_dir),
+        doctor=(sys.executable, "-m", "perdure", "doctor"),
+        pair=(sys.executable, "-m", "perdure.adapters.torch.pair_check"),
+        folder=os.getcwd(),
+        phase_deadlines=args.phase_deadline,
         standby=args.standby == "auto",
     )
     return Launcher(
-        config, secret=secret, addresses=addresses, start_controller=start, env=os.environ, log=log, agent=agent
+        config,
+        secret=secret,
+        addresses=addresses,
+        start_controller=start,
+        take_over=take_over,
+        env=os.environ,
+        log=log,
+        agent=agent,
     ).run()
 
 
@@ -224,6 +263,23 @@ def _alone(job: str, node: str) -> Iterator[None]:
         yield
     finally:
         lock.remove()
+
+
+def checks_of(text: str, *, several: bool) -> tuple[str, ...]:
+    """Return the names of the checks that ``text`` asks for.
+
+    >>> checks_of("cpu,disk", several=False), checks_of("auto", several=False)
+    (('cpu', 'disk'), ())
+    """
+    if text == "auto":
+        text = "quick" if several else "none"
+    named = {"quick": _QUICK, "full": tuple(PROBES), "none": ()}
+    names = named.get(text) if text in named else tuple(filter(None, (name.strip() for name in text.split(","))))
+    assert names is not None
+    for name in names:
+        if name not in PROBES:
+            raise CallError(f"there is no check {name!r}; checks are {', '.join(PROBES)}, or quick, full, none")
+    return names
 
 
 def nodes_of(text: str) -> tuple[int, int]:

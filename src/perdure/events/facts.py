@@ -210,10 +210,12 @@ class RankLate(Fact, frozen=True, kw_only=True, tag="rank-late"):
     phase: str
     seconds: float
     allowed_s: float
+    why: str = ""
 
     def __str__(self) -> str:
         took = f"{seconds(self.seconds)} in {self.phase}, {seconds(self.allowed_s)} are allowed"
-        return f"rank {self.rank} on {self.node} is late: {took}"
+        why = f" (it {self.why})" if self.why else ""
+        return f"rank {self.rank} on {self.node} is late: {took}{why}"
 
 
 class NodeJoined(Fact, frozen=True, kw_only=True, tag="node-joined"):

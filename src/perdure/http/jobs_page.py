@@ -189,26 +189,17 @@ def _node_row(seen: Seen, node: NodeView) -> str:
             ask = f"Drain node {name}? All ranks stop at a saved step, and go on without it."
             action = _button("Drain", f"drain-{name}", f"/api/jobs/{job.name}/drain", {"node": name}, ask)
     quiet = f", silent for {seconds(node.heard_s)}" if node.heard_s >= _QUIET_NODE_S else ""
-    cordon = job.cordon.is_cordoned(name, now=seen.view.now_at)
-    why = next((each for each in reversed(seen.view.facts) if cordon and _is_about(each, name)), None)
+    cordon = next((each for each in job.cordon.nodes if each.node == name and node.standing == "cordoned"), None)
+    until = "" if cordon is None else tag("small", inside=f" until {day(cordon.until_s)}: {esc(cordon.reason)}")
     cells = (
         tag("th", name, scope="row"),
-        tag(
-            "td",
-            f"{node.standing}{quiet}",
-            class_=f"standing standing-{node.standing}",
-            title=None if why is None else why.sentence,
-        ),
+        tag("td", inside=f"{esc(node.standing)}{esc(quiet)}{until}", class_=f"standing standing-{node.standing}"),
         tag("td", "" if node.place is None else node.place, class_="n"),
         tag("td", node.facts.nproc, class_="n"),
         tag("td", node.facts.host),
         tag("td", inside=action, class_="act"),
     )
     return f'<tr id="node-{esc(name)}">{"".join(cells)}</tr>'
-
-
-def _is_about(told: Told, node: str) -> bool:
-    return told.kind == "node-cordoned" and json.loads(told.fields).get("node") == node
 
 
 def _facts(facts: tuple[Told, ...]) -> str:

@@ -12,10 +12,15 @@
 | PERDURE_JOB | the job's name, the same over all its attempts | TORCHELASTIC_RUN_ID |
 | PERDURE_ATTEMPT | how many attempts came before this one | TORCHELASTIC_RESTART_COUNT |
 | PERDURE_MARK | marks every process of the attempt; ``outer:inner`` where launchers nest | |
+| PERDURE_RESUME | ``must``: to find nothing to restore is fatal, and training never begins from scratch | |
+| PERDURE_RESTORE_BEFORE | restore the newest step below this one: a roll-back, of this attempt alone | |
+| PERDURE_SKIP | steps whose batches are left out, as ``first:last`` or several with commas between | |
 | PERDURE_EVENTS | file that events are appended to | |
 | PERDURE_IO | how large blobs are written: ``engine:direct or buffered:block:depth`` | |
 
 torchrun's names are accepted as they are, and `child_env` sets them, so that a script runs under either launcher.
+Of what the launcher itself was given, ranks inherit PERDURE_RESUME and PERDURE_SKIP; a roll-back is for one attempt, so
+PERDURE_RESTORE_BEFORE is not passed on to all of them.
 """
 
 from __future__ import annotations
@@ -39,6 +44,7 @@ __all__ = [
 ]
 
 MARK = "PERDURE_MARK"
+_RESUME, _BEFORE, _SKIP = "PERDURE_RESUME", "PERDURE_RESTORE_BEFORE", "PERDURE_SKIP"
 _DEFAULT_JOB = "default"
 _NEEDS_ALL = ("RANK", "WORLD_SIZE")
 
@@ -64,6 +70,9 @@ class Placement:
     events: str | None = None
     node_name: str | None = None
     domain: str | None = None
+    resume_must: bool = False
+    restore_before: int | None = None
+    skip: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ) -> Placement:
@@ -92,6 +101,9 @@ class Placement:
             events=env.get("PERDURE_EVENTS") or None,
             node_name=env.get("PERDURE_NODE") or None,
             domain=env.get("PERDURE_DOMAIN") or None,
+            resume_must=_resume_must(env),
+            restore_before=_number(env, _BEFORE, 0, low=1) if env.get(_BEFORE) else None,
+            skip=_ranges(env),
         )
 
     @property
@@ -128,6 +140,7 @@ def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: in
     new one.
     """
     env = {name: value for name, value in base.items() if not name.startswith("TORCHELASTIC_")}
+    env.pop(_BEFORE, None)
     nodes = max(1, placement.world // placement.local_world)
     env.update(
         RANK=str(placement.rank),
@@ -155,6 +168,12 @@ def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: in
         env["MASTER_PORT"] = str(placement.master_port)
     if placement.events is not None:
         env["PERDURE_EVENTS"] = placement.events
+    if placement.resume_must:
+        env[_RESUME] = "must"
+    if placement.restore_before is not None:
+        env[_BEFORE] = str(placement.restore_before)
+    if placement.skip:
+        env[_SKIP] = ",".join(f"{first}:{last}" for first, last in placement.skip)
     if placement.mark is not None:
         outer = base.get(MARK)
         env[MARK] = f"{outer}:{placement.mark}" if outer else placement.mark
@@ -188,10 +207,35 @@ def without_mark(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     Places in PYTHONPATH become absolute: the process may run in another folder.
     """
     gone = {MARK, "RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PERDURE_ATTEMPT", "MASTER_PORT"}
+    gone |= {_RESUME, _BEFORE, _SKIP}
     env = {name: value for name, value in base.items() if name not in gone and not name.startswith("TORCHELASTIC_")}
     if "PYTHONPATH" in env:
         env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in env["PYTHONPATH"].split(os.pathsep))
     return env
+
+
+def _resume_must(env: Mapping[str, str]) -> bool:
+    text = env.get(_RESUME, "")
+    if text not in ("", "must"):
+        raise CallError(f"{_RESUME} is {text!r}; it is 'must', or not set")
+    return text == "must"
+
+
+def _ranges(env: Mapping[str, str]) -> tuple[tuple[int, int], ...]:
+    """Return the ranges of steps in PERDURE_SKIP, by their first step."""
+    found = []
+    for item in env.get(_SKIP, "").split(","):
+        if not item.strip():
+            continue
+        first, colon, last = item.partition(":")
+        try:
+            steps = int(first), int(last)
+        except ValueError:
+            steps = 0, 0
+        if not colon or not 1 <= steps[0] <= steps[1]:
+            raise CallError(f"{_SKIP} has {item.strip()!r}; steps to leave out are first:last, as 317:318, from 1 on")
+        found.append(steps)
+    return tuple(sorted(found))
 
 
 def _number(env: Mapping[str, str], name: str, default: int | None, *, low: int = 0, high: int | None = None) -> int:

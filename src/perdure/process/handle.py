@@ -8,7 +8,7 @@ import signal
 import weakref
 from contextlib import suppress
 
-__all__ = ["Handle"]
+__all__ = ["Handle", "is_stopped"]
 
 
 class Handle:
@@ -24,11 +24,7 @@ class Handle:
 
     def stopped(self) -> bool:
         """Whether a signal or a debugger has stopped it."""
-        try:
-            with open(f"/proc/{self.pid}/stat", encoding="utf-8", errors="replace") as file:
-                return self._fd >= 0 and file.read().rpartition(")")[2].split()[0] in "Tt"
-        except OSError:
-            return False
+        return self._fd >= 0 and is_stopped(self.pid)
 
     def end(self, *, within_s: float) -> bool:
         """Kill it, stopped or not; return whether it is gone within so many seconds."""
@@ -39,3 +35,12 @@ class Handle:
         poller = select.poll()
         poller.register(self._fd, select.POLLIN)
         return bool(poller.poll(within_s * 1000))
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger has stopped process ``pid``."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
+            return file.read().rpartition(")")[2].split()[0] in "Tt"
+    except OSError:
+        return False

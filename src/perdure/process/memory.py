@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_nbytes"]
+__all__ = ["available_nbytes", "oom_kills"]
 
 _ANY = 1 << 62
 
@@ -17,6 +17,25 @@ def available_nbytes(*, root: Path = Path("/")) -> int:
     where ``proc`` and ``sys`` are.
     """
     return max(0, min([_of_machine(root), *_of_cgroups(root)]))
+
+
+def oom_kills(*, root: Path = Path("/")) -> int:
+    """How often the kernel killed a process of our memory cgroup because memory ran out; 0 if that is not known."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return 0
+    for line in lines:
+        _, kinds, path = line.split(":", 2)
+        if kinds == "":
+            file = root / "sys/fs/cgroup" / path.lstrip("/") / "memory.events"
+        elif "memory" in kinds.split(","):
+            file = root / "sys/fs/cgroup/memory" / path.lstrip("/") / "memory.oom_control"
+        else:
+            continue
+        if file.exists():
+            return _counted(file, "oom_kill")
+    return 0
 
 
 def _of_machine(root: Path) -> int:

@@ -29,6 +29,8 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     "Before a job goes on with fewer nodes than it had."
     wait_s: float = 600.0
     "For enough nodes to start, or to go on."
+    late_s: float = 1.0
+    "For the other nodes to say which of their ranks are late too."
     settle_s: float = 0.3
     "In which ranks that fall with the first one may end by themselves."
     broken_drain_s: float = 10.0
@@ -56,6 +58,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     "What is checked on a node before its ranks start, and on suspects after a fault."
     pair_checks: bool = False
     "Whether nodes are also compared with each other."
+    phase_deadlines: str = ""
+    "How long phases of ranks may take, as ``step=60,save=900``; else it is learned."
     check_s: float = 60.0
     "How long the checks of a node may take."
     resume: bool = False
@@ -64,6 +68,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     "Whether a batch that ends the job twice may be left out."
     log_dir: str = ""
     "Where what ranks print is kept on each node; empty if it is not."
+    takeover: bool = False
+    "Whether launchers may start another controller on another machine: then no half of them acts alone."
     waits: Waits = Waits()
 
     def __post_init__(self) -> None:

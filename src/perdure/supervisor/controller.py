@@ -13,6 +13,7 @@ import random
 import select
 import socket
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -86,6 +87,7 @@ class Controller:
         os.set_blocking(self._wake_write, False)
         self._next_beat_s = self._looked_s = self._alone_since_s = clock.monotonic()
         self._over = False
+        self._n_memos = 0
 
     @property
     def address(self) -> tuple[str, int]:
@@ -165,8 +167,14 @@ class Controller:
                     self._peers.remove(old)
                     old.link.close()
             self._peers.append(peer)
+            if hello.listens:
+                for fact in self._journal.facts(job.run, since=hello.told):
+                    self._send(peer, m.Tell(number=fact.number, sentence=fact.sentence))
             if hello.node is not None:
                 self._handle(v.Joined(hello.node, hello.holding))
+                memo = self._memo()  # the roster has grown
+                for each in [each for each in self._peers if each.node]:
+                    self._send(each, memo)
 
     def _refusal(self, hello: m.Hello) -> m.Refused | None:
         job = self._machine.job
@@ -226,12 +234,18 @@ class Controller:
         now = self._clock.monotonic()
         if now >= self._next_beat_s:
             self._next_beat_s = now + self._spec.waits.beat_s
+            busy = [peer.node.name for peer in self._peers if peer.node and peer.report.busy]
             for peer in [each for each in self._peers if each.node]:
-                self._send(peer, m.Beat())
+                others = any(peer.node is not None and name != peer.node.name for name in busy)
+                self._send(peer, m.Beat(busy=others, wall_s=self._clock.wall()))
             for peer in [each for each in self._peers if each.node]:
-                if now - peer.heard_s >= self._spec.waits.lease_s:
+                if now - peer.heard_s >= self._spec.waits.lease_s and self._somebody_else():
                     self._drop(peer, "silent")
         self._handle(v.Tick())
+
+    def _somebody_else(self) -> bool:
+        """Whether the place of a silent node could be given away; else it is waited for (a job of one node, paused)."""
+        return self._spec.max_nodes + self._spec.spares > 1
 
     def _hear(self, peer: Peer) -> None:
         try:
@@ -291,11 +305,15 @@ class Controller:
 
     def _handle(self, event: v.Event) -> None:
         actions = self._machine.handle(event, self._clock.monotonic(), wall=self._clock.wall())
-        self._write([action.fact for action in actions if isinstance(action, v.Say)])
+        said = [action for action in actions if isinstance(action, v.Say)]
+        numbers = self._write([action.fact for action in said])
+        for told, number in zip(said, numbers, strict=True):
+            self._log.record(told.fact)
+            self._tell(m.Tell(number=number, sentence=str(told.fact), lines=told.lines))
         for action in actions:
             self._carry_out(action)
 
-    def _write(self, facts: list[Fact] | tuple[()]) -> None:
+    def _write(self, facts: Sequence[Fact]) -> list[int]:
         """Journal the job before anything is done about it. Steps alone are written now and then."""
         job, now = self._machine.job, self._clock.monotonic()
         same = (
@@ -305,17 +323,16 @@ class Controller:
         moved = self._written is not None and job.best_step != self._written.best_step
         first = moved and self._moved_in != job.attempt  # at once: by it is known what an attempt took to come so far
         if same and not (moved and (first or now - self._written_s >= _QUIET_STEPS_S)):
-            if facts:
-                self._journal.write(None, facts, run=job.run, at=self._clock.wall())
-            return
+            return self._journal.write(None, facts, run=job.run, at=self._clock.wall())
         steps_only = same and moved and not first
         instead = steps_only and self._steps_only
-        self._journal.write(job, facts, run=job.run, at=self._clock.wall(), instead=instead)
+        numbers = self._journal.write(job, facts, run=job.run, at=self._clock.wall(), instead=instead)
         self._written, self._written_s, self._steps_only = job, now, steps_only
         self._moved_in = job.attempt if moved else self._moved_in
         memo = self._memo()
         for peer in [each for each in self._peers if each.node]:
             self._send(peer, memo)
+        return numbers
 
     def _note_first_step(self, event: v.Event) -> None:
         """Journal when an attempt completes its first step, whether or not it is a new one: for `goodput`."""
@@ -326,9 +343,8 @@ class Controller:
             self._journal.write(None, [fact], run=job.run, at=self._clock.wall())
 
     def _memo(self) -> m.Memo:
-        here = self._machine.here()
-        gone = [node for node in self._machine.job.places if node.name not in here]
-        return m.Memo(job=self._machine.job, spec=self._spec, roster=(*here.values(), *gone))
+        self._n_memos += 1
+        return m.Memo(number=self._n_memos, job=self._machine.job, spec=self._spec, roster=self._machine.roster())
 
     def _carry_out(self, action: v.Action) -> None:
         match action:
@@ -336,16 +352,14 @@ class Controller:
                 peer = next((each for each in self._peers if each.node and each.node.name == action.node), None)
                 if peer is not None:  # else it hears it when it is back
                     self._send(peer, action)
-            case v.Say(fact, lines):
-                self._log.record(fact)
-                self._tell(str(fact), lines)
             case v.Finish():
                 self._over = True
+            case _:
+                pass  # said already
 
-    def _tell(self, sentence: str, lines: tuple[str, ...]) -> None:
-        listeners = [peer for peer in self._peers if peer.listens]
-        for peer in listeners:
-            self._send(peer, m.Tell(sentence=sentence, lines=lines))
+    def _tell(self, told: m.Tell) -> None:
+        for peer in [each for each in self._peers if each.listens]:
+            self._send(peer, told)
 
     def _release(self) -> None:
         """Tell all launchers that the job is over, if it is, and wait until they have gone."""

@@ -47,6 +47,8 @@ class ControllerLink:
         self.dead = True
         "Whether nobody listens where the controller was."
         self.term = 0
+        self.beat = m.Beat()
+        "The last sign of life."
 
     @property
     def address(self) -> Address | None:
@@ -83,7 +85,9 @@ class ControllerLink:
             while self._link.readable(0.0):
                 message, _ = self._link.recv(Deadline.after(_MESSAGE_S, "the rest of a message"))
                 self.heard_s = self._clock.monotonic()
-                if not isinstance(message, m.Beat):
+                if isinstance(message, m.Beat):
+                    self.beat = message
+                else:
                     found.append(message)
         except (PerdureError, OSError):
             self.drop()

@@ -48,10 +48,11 @@ class Front:
         self._launchers: list[subprocess.Popen[bytes]] = []
         self._asked: list[int] = []
         self._code: int | None = None
+        self._told = 0
         self._link = ControllerLink(
             job=job,
             secret=secret,
-            hello=lambda term: m.Hello(protocol=m.PROTOCOL, job=job, term=term, listens=True),
+            hello=lambda term: m.Hello(protocol=m.PROTOCOL, job=job, term=term, listens=True, told=self._told),
             addresses=addresses,
             clock=clock,
         )
@@ -92,7 +93,8 @@ class Front:
 
     def _hear(self, message: object) -> None:
         match message:
-            case m.Tell(sentence=sentence, lines=lines):
+            case m.Tell(number=number, sentence=sentence, lines=lines):
+                self._told = max(self._told, number)
                 if lines:
                     self._log.print("\n".join(lines))
                 self._log.print(sentence)

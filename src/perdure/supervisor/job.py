@@ -44,6 +44,8 @@ class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
     "Ranks that it starts."
     index: int = -1
     "Where the user wants it; -1 if nothing was said."
+    gpus: int = 0
+    "GPUs that it has."
     domain: str = ""
     "What fails together with it."
     port: int = 0
@@ -77,6 +79,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     term: int = 0
     "How many controllers came before this one."
     state: State = State.START
+    roster: tuple[NodeFacts, ...] = ()
+    "All nodes that have joined in this run, in the order in which they did."
     attempt: int = -1
     "The current attempt, or the last."
     places: tuple[NodeFacts, ...] = ()
@@ -96,7 +100,7 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     cordon: Cordon = Cordon()
     restore_before: int | None = None
     "What the next attempt must restore below, after a roll-back."
-    skip: tuple[int, int] | None = None
+    skip: tuple[tuple[int, int], ...] = ()
     "Steps whose batches the next attempts leave out."
     reason: str = ""
     "Why the job failed, or the last attempt."

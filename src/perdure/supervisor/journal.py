@@ -7,7 +7,7 @@ writes at a time, which a file lock sees to; anybody of this user may read meanw
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -79,8 +79,23 @@ class Journal:
         """A run begins."""
         self._do([("insert into runs values (?, ?, ?)", (run, at, msgspec.json.encode(spec).decode()))])
 
-    def write(self, job: Job | None, facts: Iterable[Fact], *, run: str, at: float, instead: bool = False) -> None:
-        """Commit ``job`` (None: it is as it was) and ``facts``; they are durable when this returns.
+    def seed(self, job: Job, spec: Spec, *, at: float) -> None:
+        """Go on with ``job``, which another machine's journal has kept so far."""
+        spec_text, job_text = msgspec.json.encode(spec).decode(), msgspec.json.encode(job).decode()
+        self._do(
+            [
+                ("insert or ignore into runs values (?, ?, ?)", (job.run, at, spec_text)),
+                (
+                    "insert into states (run, at, state, job) values (?, ?, ?, ?)",
+                    (job.run, at, job.state.value, job_text),
+                ),
+            ]
+        )
+
+    def write(
+        self, job: Job | None, facts: Sequence[Fact], *, run: str, at: float, instead: bool = False
+    ) -> list[int]:
+        """Commit ``job`` (None: it is as it was) and ``facts``; return the facts' numbers once all is durable.
 
         ``instead`` puts the job in the place of the state that was written last.
         """
@@ -99,8 +114,10 @@ class Journal:
             fields = msgspec.to_builtins(fact)
             row = (run, at, str(fields["kind"]), str(fact), msgspec.json.encode(fields).decode())
             todo.append(("insert into facts (run, at, kind, sentence, fields) values (?, ?, ?, ?, ?)", row))
-        if todo:
-            self._do(todo)
+        if not todo:
+            return []
+        last = self._do(todo)
+        return list(range(last - len(facts) + 1, last + 1))
 
     def facts(self, run: str | None = None, *, since: int = 0, most: int = MOST_FACTS) -> tuple[Told, ...]:
         """The facts of ``run`` (None: of all) after number ``since``, in order; the last ``most`` of them."""
@@ -142,12 +159,15 @@ class Journal:
         except sqlite3.Error as error:
             raise StorageError(f"cannot read the journal {self.path}: {error}", file=str(self.path)) from error
 
-    def _do(self, todo: list[tuple[str, tuple[object, ...]]]) -> None:
+    def _do(self, todo: list[tuple[str, tuple[object, ...]]]) -> int:
+        """Do all of it or nothing; return the number of the last row that was put in."""
         try:
             self._db.execute("begin immediate")
+            last = 0
             for query, values in todo:
-                self._db.execute(query, values)
+                last = self._db.execute(query, values).lastrowid or last
             self._db.execute("commit")
+            return last
         except sqlite3.Error as error:
             raise StorageError(
                 f"cannot write the journal {self.path}: {error}; make room there, or set PERDURE_STATE",

@@ -26,21 +26,27 @@ from perdure.events import Log
 from perdure.process.environ import Placement, child_env
 from perdure.process.ports import ReservedPort
 from perdure.process.tree import Guard, become_subreaper, reap_orphans
+from perdure.progress.lateness import Lateness, phase_deadlines
 from perdure.supervisor import messages as m
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.agent import AgentLink, NoAgent
+from perdure.supervisor.checks import Context
 from perdure.supervisor.config import checked_nproc
 from perdure.supervisor.controller_link import ControllerLink
+from perdure.supervisor.examining import Examining
 from perdure.supervisor.job import NodeFacts
 from perdure.supervisor.node import NodeAttempt
 from perdure.supervisor.signals import asking_signals
 from perdure.supervisor.standby import StandbyRanks
+from perdure.supervisor.takeover import Door, Survey, decide
 from perdure.wire import Address
 
 __all__ = ["Launcher", "LauncherConfig"]
 
 _PROGRESS_S = 0.2
 _START_S = 20.0
+_LATE_LOOK_S = 0.5
+_CLOCK_ERROR_S = 0.5  # half of the time between two signs of life, and some
 _STOP_ALONE_S = 5.0
 _NO_CONTROLLER = 75
 
@@ -65,13 +71,22 @@ class LauncherConfig:
     "How often progress is read; a death is noticed at once."
     log_dir: Path | None = None
     "Folder for one log a rank and attempt; None for none."
+    doctor: tuple[str, ...] = ()
+    "The command that runs a node's checks."
+    pair: tuple[str, ...] = ()
+    "The command that compares nodes."
+    folder: str | None = None
+    "A folder that the job writes to, for the checks."
+    phase_deadlines: str = ""
+    "How long phases of ranks may take."
     standby: bool = True
     "Whether ranks may be forked from an interpreter that has imported what they need."
 
 
 class Launcher:
     """Runs this node's part of a job. ``env`` is what ranks inherit, ``addresses`` tells where a controller may be, and
-    ``start_controller`` starts one (None: that is for others). For the main thread of a process of its own: it takes
+    ``start_controller`` starts one (None: that is for others); ``take_over`` starts one here from the memo of another
+    (None: never). For the main thread of a process of its own: it takes
     over SIGTERM, SIGINT and SIGHUP, becomes subreaper, and reaps orphans.
     """
 
@@ -82,6 +97,7 @@ class Launcher:
         secret: bytes,
         addresses: Callable[[], list[Address]],
         start_controller: Callable[[], None] | None,
+        take_over: Callable[[m.Memo], None] | None = None,
         env: Mapping[str, str],
         log: Log,
         agent: AgentLink | None = None,
@@ -92,7 +108,11 @@ class Launcher:
         checked_nproc(config.node.nproc)
         self._config, self._env, self._log, self._clock = config, env, log, clock
         self._agent = agent or NoAgent()
-        self._start_controller = start_controller
+        self._start_controller, self._take_over, self._secret = start_controller, take_over, secret
+        self._elsewhere: list[Address] = []
+        self._memo: m.Memo | None = None
+        self._survey: Survey | None = None
+        self._door: Door | None = None
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
         self._run_mark = uuid.uuid4().hex
@@ -105,8 +125,19 @@ class Launcher:
         self._next_progress_s = self._next_report_s = self._next_start_s = clock.monotonic()
         self._guard: Guard | None = None
         self._standby: StandbyRanks | None = None
+        self._examining: Examining | None = None
+        self._lateness = Lateness(phase_deadlines(config.phase_deadlines), look_s=_LATE_LOOK_S)
+        self._next_late_s = clock.monotonic()
+        self._gone: set[int] = set()
+        self._told = 0
         self._exit_code: int | None = None
-        self._link = ControllerLink(job=config.job, secret=secret, hello=self._hello, addresses=addresses, clock=clock)
+        self._link = ControllerLink(
+            job=config.job,
+            secret=secret,
+            hello=self._hello,
+            addresses=lambda: [*self._elsewhere, *addresses()],
+            clock=clock,
+        )
 
     def run(self) -> int:
         """Run until the controller says that the job is over; return the exit code that it gives.
@@ -118,6 +149,8 @@ class Launcher:
         with asking_signals() as pipe:
             self._guard = Guard(self._run_mark)
             self._standby = self._standby_ranks()
+            if self._take_over is not None:
+                self._door = Door(self._config.node.host, job=self._config.job, secret=self._secret)
             try:
                 while self._exit_code is None:
                     self._wait(pipe)
@@ -128,7 +161,11 @@ class Launcher:
                     self._attempt.kill()
                     self._attempt.finish(self._name, wait_s=60.0)
                 self._standby.close()
+                if self._examining is not None:
+                    self._examining.close()
                 self._link.drop()
+                if self._door is not None:
+                    self._door.close()
                 self._agent.release()
                 self._guard.dismiss()
                 self._port.close()
@@ -143,7 +180,8 @@ class Launcher:
         holding = v.Holding()
         if attempt is not None:
             holding = v.Holding(attempt=attempt.number, ended=attempt.ended, over=attempt.over)
-        node = msgspec.structs.replace(self._config.node, port=self._port.number, pid=os.getpid())
+        door = ("", 0) if self._door is None else (self._config.node.host, self._door.port)
+        node = msgspec.structs.replace(self._config.node, port=self._port.number, pid=os.getpid(), door=door)
         return m.Hello(
             protocol=m.PROTOCOL,
             job=self._config.job,
@@ -151,6 +189,7 @@ class Launcher:
             node=node,
             holding=holding,
             listens=self._config.speaks,
+            told=self._told,
         )
 
     # --- what happens -------------------------------------------------------------------------------------------------
@@ -172,12 +211,17 @@ class Launcher:
             pass
         for message in self._link.poll():
             self._obey(message)
+        if self._examining is not None and (found := self._examining.poll()) is not None:
+            self._examining = None
+            self._link.send(found)
         if self._link.refused is not None:
             self._be_refused(self._link.refused)
         self._agent.poll()
         self._look_at_ranks()
         self._keep_house()
         self._keep_the_lease()
+        if self._door is not None:
+            self._keep_the_door(self._door)
 
     def _hear_signals(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -194,6 +238,9 @@ class Launcher:
             self._start_ranks(attempt)
         attempt.look(self._agent.page())
         now = self._clock.monotonic()
+        if attempt.started and attempt.over is None and now >= self._next_late_s:
+            self._next_late_s = now + _LATE_LOOK_S
+            self._look_for_late_ranks(attempt)
         if attempt.step > self._told_step and now >= self._next_progress_s:
             self._next_progress_s = now + _PROGRESS_S
             self._tell_progress(attempt)
@@ -212,8 +259,31 @@ class Launcher:
                     attempt=attempt.number,
                     ranks=attempt.views(time.monotonic_ns()),
                     standby="" if self._standby is None else self._standby.state,
+                    busy=self._lateness.busy,
                 )
             )
+
+    def _look_for_late_ranks(self, attempt: NodeAttempt) -> None:
+        late = self._lateness.look(
+            attempt.snapshots,
+            time.monotonic_ns(),
+            stopped=attempt.stopped(),
+            busy_elsewhere=self._link.beat.busy,
+        )
+        if late:
+            ranks = tuple(
+                v.LateFacts(
+                    local_rank=each.rank - attempt.order.base,
+                    phase=each.phase.name.lower(),
+                    seconds=each.seconds_in_phase,
+                    allowed_s=each.allowed_s,
+                    step=each.step,
+                    suspect=each.suspect,
+                    why=each.why,
+                )
+                for each in late
+            )
+            self._link.send(v.Late(node=self._name, attempt=attempt.number, ranks=ranks))
 
     def _tell_progress(self, attempt: NodeAttempt) -> None:
         if attempt.step > self._told_step:
@@ -228,8 +298,8 @@ class Launcher:
     def _keep_house(self) -> None:
         guard = self._guard
         ours = set() if self._attempt is None else self._attempt.pids()
-        standby = None if self._standby is None else self._standby.pid
-        reap_orphans(keep=ours | ({guard.pid} if guard else set()) | ({standby} if standby else set()))
+        helpers = [None if each is None else each.pid for each in (guard, self._standby, self._examining)]
+        reap_orphans(keep=ours | {pid for pid in helpers if pid is not None})
         if guard is not None and not guard.alive():
             self._log.print("somebody killed the guard process; starting another")
             guard.dismiss()
@@ -263,6 +333,30 @@ class Launcher:
             self._end_ranks("there is no controller, and the job was asked to stop")
             self._exit_code = 128 + self._asked[0]
 
+    def _keep_the_door(self, door: Door) -> None:
+        """Answer other launchers; without a controller for longer than the lease, ask them, and act on that."""
+        door.answer = m.WhereAnswer(term=self._link.term, address=self._link.address, memo=self._memo)
+        welcome, memo = self._link.welcome, self._memo
+        if self._link.linked or welcome is None or memo is None or self._take_over is None:
+            self._survey = None
+            return
+        if self._link.lost_for_s() < welcome.lease_s:
+            return
+        roster = {node.name: node.door for node in memo.roster if node.door[1]}
+        if self._survey is None:
+            others = {name: where for name, where in roster.items() if name != self._name}
+            self._survey = Survey(others, job=self._config.job, secret=self._secret, term=self._link.term)
+        if not self._survey.over:
+            return
+        choice = decide(self._name, [node.name for node in memo.roster], self._survey.answers, memo)
+        self._survey = None
+        if choice.address is not None:
+            self._elsewhere = [choice.address]
+        elif choice.memo is not None and self._clock.monotonic() >= self._next_start_s:
+            self._next_start_s = self._clock.monotonic() + _START_S
+            self._log.print(f"node {self._name}: the controller is gone; starting another one here")
+            self._take_over(choice.memo)
+
     def _end_ranks(self, why: str) -> None:
         attempt = self._attempt
         if attempt is None or attempt.over is not None:
@@ -280,7 +374,10 @@ class Launcher:
             case m.Welcome():
                 for number in self._asked[:1]:  # asked while there was no controller
                     self._link.send(v.Asked(number, self._name))
-            case m.Tell(sentence=sentence, lines=lines):
+            case m.Memo():
+                self._memo = message
+            case m.Tell(number=number, sentence=sentence, lines=lines):
+                self._told = max(self._told, number)
                 if lines:
                     self._log.print("\n".join(lines))
                 self._log.print(sentence)
@@ -298,11 +395,34 @@ class Launcher:
                 elif attempt is None or attempt.number < number:  # it never started here
                     self._link.send(v.Over(node=self._name, attempt=number))
             case v.Examine():
-                self._link.send(v.Examined(node=self._name, round=message.round))
+                self._examine(message)
             case m.Release(exit_code=code):
                 self._exit_code = code
             case _:
                 pass
+
+    def _examine(self, order: v.Examine) -> None:
+        if self._examining is not None:
+            self._examining.close()
+        config, beat = self._config, self._link.beat
+        context = Context(
+            folder=config.folder,
+            gone=tuple(sorted(self._gone)),
+            wall_s=beat.wall_s or None,
+            wall_seen_s=self._link.heard_s,
+            wall_error_s=_CLOCK_ERROR_S,
+        )
+        self._examining = Examining(
+            order,
+            name=self._name,
+            doctor=config.doctor,
+            pair=config.pair,
+            context=context,
+            placement=self._placement(),
+            env=self._env,
+            mark=f"{self._run_mark}.checks",
+            clock=self._clock,
+        )
 
     def _be_refused(self, refused: m.Refused) -> None:
         if self._link.welcome is None and refused.exit_code == CallError.exit_code:
@@ -315,6 +435,7 @@ class Launcher:
             self._end_ranks(f"attempt {order.attempt} begins before attempt {self._attempt.number} has ended")
         attempt = NodeAttempt(order, mark=f"{self._run_mark}.{order.attempt}", clock=self._clock)
         self._attempt, self._told_step = attempt, 0
+        self._lateness.begin_attempt()
         if self._standby is not None:
             self._standby.renew()
         self._agent.begin_attempt(attempt.mark)
@@ -334,6 +455,9 @@ class Launcher:
             master_addr=order.master_addr,
             master_port=order.master_port,
             mark=attempt.mark,
+            resume_must=order.resume_must,
+            restore_before=order.restore_before,
+            skip=order.skip,
         )
         attempt.start(
             standby.start,
@@ -345,6 +469,7 @@ class Launcher:
             stderr=self._stderr,
             log_dir=config.log_dir,
         )
+        self._gone |= attempt.pids()
 
     def _placement(self) -> Placement:
         """What all ranks of this node have in common."""

@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -134,13 +134,17 @@ class Machine:
         self._wall = 0.0
         self._out: list[Action] = []
         self._here: dict[str, NodeFacts] = {}
-        self._order: list[str] = []  # in which nodes joined first
+        self._order = [node.name for node in job.roster]  # in which nodes joined first
         self._last_joined_s = now
         self._members: dict[str, _Member] = {}
         self._resumed_s = now if again else None
         self._deaths: list[Death] = []
         self._late: list[LateRank] = []
+        self._late_since_s: float | None = None
+        self._suspect_ranks: set[int] = set()
+        self._first_step: int | None = None
         self._failed_s: float | None = None
+        self._out_of_memory: set[str] = set()
         self._asked_s = now
         self._kill_now = False
         self._due_s = now
@@ -171,6 +175,10 @@ class Machine:
     def here(self) -> dict[str, NodeFacts]:
         """The nodes whose launchers are connected."""
         return dict(self._here)
+
+    def roster(self) -> tuple[NodeFacts, ...]:
+        """The nodes that have a voice: all that have joined in this run and have not been drained."""
+        return tuple(node for node in self.job.roster if node.name not in self.job.draining or node.name in self._here)
 
     def lost(self) -> tuple[str, ...]:
         """The nodes of the current attempt that are gone."""
@@ -205,10 +213,10 @@ class Machine:
             case Over():
                 self._over(event)
             case Progressed(_, attempt, step):
-                if attempt == self.job.attempt and step > self.job.best_step:
-                    self._set(best_step=step, budget=self.job.budget.progressed(), past=self.job.past.cleared())
+                if attempt == self.job.attempt:
+                    self._progressed(step)
             case Late():
-                self._rank_late(event)
+                self._ranks_late(event)
             case Examined():
                 if self._exam is not None:
                     self._exam.found(event)
@@ -226,14 +234,26 @@ class Machine:
                 pass
         self._time_passed()
 
+    def _progressed(self, step: int) -> None:
+        if self._first_step is None:
+            self._first_step = step  # what was restored, or just after it
+        if step > self.job.best_step:
+            self._set(
+                best_step=step,
+                budget=self.job.budget.progressed(),
+                past=self.job.past.cleared(),
+                restore_before=None,
+            )
+
     def _joined(self, node: NodeFacts, holding: Holding) -> None:
         name = node.name
-        if name not in self._here and name not in self._order:
+        if name not in self._order:
             self._order.append(name)
             if self._several():
                 self._say(NodeJoined(node=name, host=node.host, nproc=node.nproc))
         self._last_joined_s = self._now
         self._here[name] = node
+        self._enrol(node)
         member = self._members.get(name)
         current = holding.attempt == self.job.attempt and self.job.attempt >= 0
         if member is None or not current:
@@ -260,6 +280,14 @@ class Machine:
             member.over = Over(node=name, attempt=self.job.attempt)  # it never started, and is not told to any more
         if self._killed and member.over is None:
             self._out.append(Kill(name, self.job.attempt))
+
+    def _enrol(self, node: NodeFacts) -> None:
+        roster = self.job.roster
+        names = [each.name for each in roster]
+        if node.name not in names:
+            self._set(roster=(*roster, node))
+        elif roster[names.index(node.name)] != node:
+            self._set(roster=tuple(node if each.name == node.name else each for each in roster))
 
     def _left(self, name: str, how: str, heard_s: float) -> None:
         self._here.pop(name, None)
@@ -295,7 +323,13 @@ class Machine:
             )
         if _well(event) or ours:
             return
-        self._deaths.append(Death(rank, event.code, event.signal, event.tail, node=member.name, step=event.step))
+        self._deaths.append(
+            Death(
+                rank, event.code, event.signal, event.tail, node=member.name, step=event.step, finished=event.finished
+            )
+        )
+        if event.out_of_memory:
+            self._out_of_memory.add(member.name)
         ending = self.job.ending
         if ending is None:
             settle_s = 0.0 if event.signal is not None else self.spec.waits.settle_s
@@ -315,25 +349,34 @@ class Machine:
         self._killed_total += event.killed
         for i, death in enumerate(self._deaths):
             local = death.rank - member.base
-            if death.node == member.name and 0 <= local < len(event.tails) and event.tails[local]:
+            if 0 <= local < min(len(event.tails), member.node.nproc) and event.tails[local]:
                 self._deaths[i] = replace(death, tail=event.tails[local])
 
-    def _rank_late(self, event: Late) -> None:
+    def _ranks_late(self, event: Late) -> None:
         member = self._members.get(event.node)
         if member is None or event.attempt != self.job.attempt or self.job.state is not State.EXECUTE:
             return
-        rank = member.base + event.local_rank
-        if all(late.rank != rank for late in self._late):
-            self._late.append(
-                LateRank(
-                    rank=rank, node=member.name, phase=event.phase, seconds=event.seconds, allowed_s=event.allowed_s
+        for facts in event.ranks:
+            rank = member.base + facts.local_rank
+            if any(late.rank == rank for late in self._late):
+                continue
+            late = LateRank(rank, member.name, facts.phase, facts.seconds, facts.allowed_s, facts.step)
+            if facts.suspect:
+                self._late.insert(sum(each.rank in self._suspect_ranks for each in self._late), late)
+                self._suspect_ranks.add(rank)
+                self._say(
+                    RankLate(
+                        rank=rank,
+                        node=member.name,
+                        phase=facts.phase,
+                        seconds=facts.seconds,
+                        allowed_s=facts.allowed_s,
+                        why=facts.why,
+                    )
                 )
-            )
-            self._say(
-                RankLate(
-                    rank=rank, node=member.name, phase=event.phase, seconds=event.seconds, allowed_s=event.allowed_s
-                )
-            )
+            else:
+                self._late.append(late)
+            self._late_since_s = self._now if self._late_since_s is None else self._late_since_s
 
     def _asked(self, number: int, by: str) -> None:
         if not self.job.asked:
@@ -384,11 +427,15 @@ class Machine:
         if self._now < self._due_s:
             return False
         chosen = self._chosen()
-        if chosen is None:
+        if chosen is None or not self._has_a_say():
             return False
         if self.job.places or self._hurry():
             return True
         return len(self._usable()) >= len(chosen) + self.spec.spares
+
+    def _has_a_say(self) -> bool:
+        """Whether no other controller can have been chosen: at least half of the roster is here."""
+        return not self.spec.takeover or 2 * len(self._here) >= len(self.roster())
 
     def _waited_too_long(self) -> bool:
         return self._now - max(self._since_s, self._due_s) >= self.spec.waits.wait_s
@@ -423,7 +470,9 @@ class Machine:
         return any(member.lost for member in self._members.values())
 
     def _a_rank_is_late(self) -> bool:
-        return bool(self._late)
+        if self._late_since_s is None:
+            return False
+        return len(self._members) == 1 or self._now >= self._late_since_s + self.spec.waits.late_s
 
     def _a_place_drains(self) -> bool:
         return any(node.name in self.job.draining for node in self.job.places)
@@ -492,6 +541,7 @@ class Machine:
                 lost=self.lost(),
                 late=tuple(self._late),
                 bad=tuple(bad.items()),
+                out_of_memory=tuple(sorted(self._out_of_memory)),
                 n_nodes=len(self.job.places),
             ),
             self.job.past,
@@ -524,13 +574,18 @@ class Machine:
             self._say(Notice(text=f"going on with {_count(len(chosen), 'node')}, {len(before)} before"))
         self._set(places=chosen)
         new = [node for node in chosen if node.name not in self.job.checked]
-        self._exam = None
-        if new and (self.spec.checks or (self.spec.pair_checks and len(chosen) > 1)):
-            self._examine(new, list(chosen) if self.spec.pair_checks else [])
+        names = {node.name: self.spec.checks for node in new}
+        for node in chosen:
+            if node.gpus and node.name not in names and self.job.attempt >= 0:
+                names[node.name] = ("gpu-memory",)  # what was ended may still hold it
+        self._examine(names, list(chosen) if new and self.spec.pair_checks else [])
 
-    def _examine(self, nodes: list[NodeFacts], paired: list[NodeFacts]) -> None:
-        self._exam = Examination(self.spec.checks, nodes, paired, now=self._now, within_s=self.spec.check_s)
-        self._out += self._exam.orders(self._now)
+    def _examine(self, names: Mapping[str, tuple[str, ...]], paired: list[NodeFacts]) -> None:
+        nodes = [self._here[name] for name in names if name in self._here]
+        exam = Examination(names, nodes, paired, within_s=self.spec.check_s)
+        self._exam = None if exam.over(self._now) else exam
+        if self._exam is not None:
+            self._out += self._exam.orders(self._now)
 
     def _next_round(self) -> None:
         assert self._exam is not None
@@ -546,11 +601,15 @@ class Machine:
     def _execute(self) -> None:
         places = self.job.places
         if self._exam is not None:
+            for name, sentence in self._exam.slow().items():
+                self._say(Notice(text=f"node {name} is slow: {sentence}"))
             self._set(checked=tuple(sorted({*self.job.checked, *(node.name for node in places)})))
         self._exam = None
         self._set(attempt=self.job.attempt + 1, ending=None, lost=())
         self._resumed_s = None
         self._deaths, self._late, self._failed_s, self._killed = [], [], None, False
+        self._late_since_s, self._suspect_ranks, self._first_step = None, set(), None
+        self._out_of_memory = set()
         self._killed_total = 0
         # what a launcher said last is newer than what it said when its place was chosen: its port, above all
         self._set(places=tuple(self._here.get(node.name, node) for node in places))
@@ -622,7 +681,7 @@ class Machine:
     def _examine_suspects(self) -> None:
         suspects = self._suspects()
         self._say(Notice(text=f"checking {', '.join(node.name for node in suspects)}"))
-        self._examine(suspects, [])
+        self._examine({node.name: self.spec.checks for node in suspects}, [])
 
     def _recover(self) -> None:
         self._stopped()
@@ -630,14 +689,18 @@ class Machine:
         if self._exam is not None:
             for name, sentence in self._exam.bad().items():
                 self._cordon(name, sentence)
-        elif verdict.act is Act.REPLACE and verdict.node is not None and verdict.node in self._here:
-            self._cordon(verdict.node, verdict.sentence)
+        for name in verdict.nodes:
+            if self._exam is None or name not in self._exam.bad():
+                self._cordon(name, verdict.sentence)
         self._exam = None
         budget, delay_s = self.job.budget.spend(chance=self._rng.random())
         self._due_s = self._now + delay_s
-        self._set(budget=budget, past=self.job.past.after(verdict, tuple(self._deaths)), reason=verdict.sentence)
-        if verdict.act is Act.ROLL_BACK and verdict.step is not None:
-            self._set(restore_before=verdict.step, skip=(verdict.step, verdict.step))
+        self._set(budget=budget, past=self.job.past.after(verdict), reason=verdict.sentence)
+        if verdict.act is Act.ROLL_BACK and verdict.skip is not None:
+            # the second time it must go back further than to what this attempt began from
+            again = self.job.restore_before is not None and self._first_step is not None
+            before = min(verdict.skip[0], self._first_step or 1) if again else verdict.skip[0]
+            self._set(restore_before=max(1, before), skip=(*self.job.skip, verdict.skip))
         when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
         lines = last_words(self._deaths, name_nodes=self._several())
         self._say(Notice(text=f"{verdict.sentence}; starting all ranks again {when}"), lines=lines)
@@ -665,12 +728,11 @@ class Machine:
         )
 
     def _cordon(self, name: str, sentence: str) -> None:
+        """Take a node out. If too many are out already it is used all the same, and not checked again."""
         cordon, refusal = self.job.cordon.cordoned(name, sentence, now=self._wall, n_nodes=len(self._order))
-        if refusal is None:
-            self._set(cordon=cordon, checked=tuple(each for each in self.job.checked if each != name))
-            self._say(NodeCordoned(node=name, reason=sentence))
-        else:
-            self._say(Notice(text=refusal))
+        passed = {each for each in self.job.checked if each != name} | ({name} if refusal else set())
+        self._set(cordon=cordon, checked=tuple(sorted(passed)))
+        self._say(NodeCordoned(node=name, reason=sentence) if refusal is None else Notice(text=refusal))
 
     def _succeed(self) -> None:
         self._stopped()

@@ -70,7 +70,9 @@ class Hello(_Message, frozen=True, kw_only=True, tag="hello"):
     node: NodeFacts | None = None
     holding: Holding = Holding()
     listens: bool = False
-    "Whether it wants to be told every fact as it happens."
+    "Whether it wants to be told every fact as it happens,"
+    told: int = 0
+    "of which it has been told up to this number."
 
 
 class Welcome(_Message, frozen=True, kw_only=True, tag="welcome"):
@@ -107,19 +109,28 @@ class Report(_Message, frozen=True, kw_only=True, tag="report"):
     attempt: int = -1
     ranks: tuple[RankView, ...] = ()
     standby: str = ""
-    "Whether interpreters wait to be forked: ``ready``, ``warming``, or why not."
+    "Whether interpreters wait to be forked: ``ready``, ``warming`` or ``off``."
+    busy: bool = False
+    "Whether a rank is in a phase of its own that others may wait for, and in time."
 
 
 class Beat(_Message, frozen=True, kw_only=True, tag="beat"):
-    """The controller's sign of life."""
+    """The controller's sign of life; ``busy`` if a rank of another node is (`Report.busy`)."""
+
+    busy: bool = False
+    wall_s: float = 0.0
+    "What its clock says, in seconds since 1970."
 
 
 class Memo(_Message, frozen=True, kw_only=True, tag="memo"):
     """The job as it was just journaled: with it any node can start another controller."""
 
+    number: int
+    "Which one it is of its term."
     job: Job
     spec: Spec
     roster: tuple[NodeFacts, ...]
+    "The nodes that may choose another controller, in the order in which they do."
 
 
 class Release(_Message, frozen=True, kw_only=True, tag="release"):
@@ -129,8 +140,9 @@ class Release(_Message, frozen=True, kw_only=True, tag="release"):
 
 
 class Tell(_Message, frozen=True, kw_only=True, tag="tell"):
-    """A fact, for people."""
+    """A fact, for people; ``number`` is its number in the journal."""
 
+    number: int
     sentence: str
     lines: tuple[str, ...] = ()
 

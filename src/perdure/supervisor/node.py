@@ -16,6 +16,8 @@ from typing import BinaryIO
 from perdure.clock import SYSTEM, Clock
 from perdure.events.facts import how_it_ended
 from perdure.process.environ import Placement, child_env
+from perdure.process.handle import is_stopped
+from perdure.process.memory import oom_kills
 from perdure.process.tree import Killed, Rank, kill_attempt
 from perdure.progress import Page, Phase, Snapshot
 from perdure.supervisor.messages import RankView
@@ -43,6 +45,7 @@ class NodeAttempt:
         self._killer: threading.Thread | None = None
         self._killed = Killed()
         self._kill_since_s = 0.0
+        self._oom_kills = oom_kills()
         self.started = False
         self.over: Over | None = None
 
@@ -104,6 +107,12 @@ class NodeAttempt:
         """What the ranks were doing when they were looked at last."""
         return self._last
 
+    def stopped(self) -> set[int]:
+        """The global ranks whose process a signal or a debugger has stopped."""
+        return {
+            self.order.base + i for i, rank in enumerate(self._ranks) if rank.ending is None and is_stopped(rank.pid)
+        }
+
     def poll(self, node: str) -> list[RankEnded]:
         """The ranks whose end had not been seen before."""
         found = []
@@ -122,6 +131,7 @@ class NodeAttempt:
                 finished=snapshot is not None and snapshot.phase is Phase.FINISHED,
                 step=snapshot.step if snapshot is not None and known else None,
                 tail=tail,
+                out_of_memory=ending.signal == signal.SIGKILL and oom_kills() > self._oom_kills,
             )
             self._ended[local_rank] = event
             found.append(event)

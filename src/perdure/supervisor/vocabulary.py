@@ -21,6 +21,7 @@ __all__ = [
     "Joined",
     "Kill",
     "Late",
+    "LateFacts",
     "Left",
     "Over",
     "Progressed",
@@ -48,6 +49,8 @@ class RankEnded(_Message, frozen=True, kw_only=True, tag="rank-ended"):
     finished: bool = False
     step: int | None = None
     tail: tuple[str, ...] = ()
+    out_of_memory: bool = False
+    "Whether the kernel has killed a process of the node's job because memory ran out."
 
 
 class Over(_Message, frozen=True, kw_only=True, tag="over"):
@@ -97,15 +100,24 @@ class Progressed(_Message, frozen=True, tag="progressed"):
     step: int
 
 
-class Late(_Message, frozen=True, kw_only=True, tag="late"):
-    """A rank has been in its phase for longer than it may."""
+class LateFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank that has been in its phase for longer than it may; ``suspect`` if others may wait for it."""
 
-    node: str
-    attempt: int
     local_rank: int
     phase: str
     seconds: float
     allowed_s: float
+    step: int | None = None
+    suspect: bool = True
+    why: str = ""
+
+
+class Late(_Message, frozen=True, kw_only=True, tag="late"):
+    """Ranks of a node do not get on; the likeliest to be at fault first."""
+
+    node: str
+    attempt: int
+    ranks: tuple[LateFacts, ...]
 
 
 class Examined(_Message, frozen=True, kw_only=True, tag="examined"):
@@ -158,7 +170,7 @@ class Start(_Message, frozen=True, kw_only=True, tag="start"):
     master_port: int
     resume_must: bool = False
     restore_before: int | None = None
-    skip: tuple[int, int] | None = None
+    skip: tuple[tuple[int, int], ...] = ()
 
 
 class Terminate(_Message, frozen=True, tag="terminate"):

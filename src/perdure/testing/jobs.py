@@ -48,7 +48,8 @@ class PageAgent:
     def poll(self): pass
     def release(self): pass
 
-os.environ.update(TEST_FOLDER=folder, TEST_NODE=node)
+os.makedirs(f"{folder}/run", exist_ok=True)
+os.environ.update(TEST_FOLDER=folder, TEST_NODE=node, XDG_RUNTIME_DIR=f"{folder}/run")  # jobs of one name may meet
 parser = argparse.ArgumentParser()
 run.add_parser(parser.add_subparsers())
 args = parser.parse_args(["run", "--node-name", node, "--nproc", nproc, *words])

@@ -77,7 +77,11 @@ def attach(
     the first Ctrl-C) all ranks save at one agreed step and exit with 128 + the signal. At a clean exit the last step
     is saved; call ``run.close()`` right after the loop if the script then changes the model.
 
-    Raises `StateMismatch` where the checkpoint is of another model, `BlobMissing` for a ``step`` that is not there.
+    A launcher may say that there must be something to restore, roll back, or have batches left out: PERDURE_RESUME,
+    PERDURE_RESTORE_BEFORE, PERDURE_SKIP.
+
+    Raises `StateMismatch` where the checkpoint is of another model, `BlobMissing` for a ``step`` that is not there,
+    `NeedsPerson` if the launcher says that there must be something and there is not.
     """
     optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
     if not optimizers:

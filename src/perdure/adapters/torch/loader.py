@@ -23,7 +23,7 @@ from torch.utils.data import (
 
 from perdure.errors import CallError
 
-__all__ = ["is_resumable", "make_resumable", "watch_draws"]
+__all__ = ["batches_consumed", "is_resumable", "make_resumable", "skip_batches", "watch_draws"]
 
 
 class _Batches(BatchSampler):
@@ -42,6 +42,12 @@ class _Batches(BatchSampler):
 
     def __len__(self) -> int:
         return self.length // self.stride if self.drop_last else -(-self.length // self.stride)
+
+    @property
+    def left(self) -> int:
+        """Batches of this epoch from the position on."""
+        samples = self.length - self.position
+        return samples // self.stride if self.drop_last else -(-samples // self.stride)
 
     def __iter__(self) -> Iterator[list[int]]:
         order = torch.arange(self.length)
@@ -72,7 +78,11 @@ def _resumable_class(base: type[DataLoader[Any]]) -> type[DataLoader[Any]]:
             batches.epoch, batches.position = batches.epoch + 1, 0
         live = self._live = object()
         self.generator.manual_seed(_mix(batches.seed, batches.epoch, batches.position, batches.rank))
-        return _follow(self, base.__iter__(self), live)
+
+        def begin() -> Iterator[Any]:
+            return base.__iter__(self)
+
+        return _follow(self, begin(), begin, live)
 
     def state_dict(self: Any) -> dict[str, int | bool]:
         """Where the loop is: epoch, samples consumed of it, and what the order depends on."""
@@ -101,12 +111,21 @@ def _resumable_class(base: type[DataLoader[Any]]) -> type[DataLoader[Any]]:
     return type(f"Resumable{base.__name__}", (base,), methods)
 
 
-def _follow(loader: Any, inner: Iterator[Any], live: object) -> Iterator[Any]:
-    """Pass on the batches of ``inner`` and count what the loop consumes, while it is the loader's newest iterator."""
+def _follow(loader: Any, inner: Iterator[Any], begin: Callable[[], Iterator[Any]], live: object) -> Iterator[Any]:
+    """Pass on the batches of ``inner`` and count what the loop consumes, while it is the loader's newest iterator.
+
+    ``begin`` makes another at a position that was moved on.
+    """
     batches: _Batches = loader.batch_sampler
     while True:
         if loader.before_draw is not None and loader._live is live:
             loader.before_draw()
+        if loader._to_skip and loader._live is live:
+            n = min(loader._to_skip, batches.left)  # the rest in the next epoch
+            loader._to_skip -= n
+            batches.position = min(batches.position + n * batches.stride, batches.length)
+            loader.generator.manual_seed(_mix(batches.seed, batches.epoch, batches.position, batches.rank))
+            inner = begin()
         try:
             batch = next(inner)
         except StopIteration:
@@ -147,6 +166,21 @@ def _announced(inner: Iterator[Any], before_draw: Callable[[], None]) -> Iterato
         except StopIteration:
             return
         yield batch
+
+
+def skip_batches(loader: Any, n: int) -> None:
+    """Leave out the next ``n`` batches of a loader that is resumable: its position moves on, nothing of them is loaded.
+
+    Called before a draw, as by what `watch_draws` calls, on every rank alike. What an epoch has too few of is left out
+    at the start of the next.
+    """
+    loader._to_skip += n
+
+
+def batches_consumed(loader: Any) -> tuple[int, int, int]:
+    """Return where a resumable loader is: its epoch, the batches consumed of it, the batches of a whole one."""
+    batches: _Batches = loader.batch_sampler
+    return batches.epoch, -(-batches.position // batches.stride), len(batches)
 
 
 def is_resumable(loader: Any) -> bool:
@@ -191,6 +225,7 @@ def make_resumable(loader: DataLoader[Any], *, seed: int, rank: int, world: int)
     fields["generator"] = torch.Generator()  # workers' seeds come from here, not from the global generator
     fields["before_draw"] = None
     fields["_live"] = None
+    fields["_to_skip"] = 0
     loader.__class__ = _resumable_class(type(loader))
     return loader
 

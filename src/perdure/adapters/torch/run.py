@@ -25,6 +25,7 @@ from torch.distributed.tensor import DTensor
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.loader import watch_draws
+from perdure.adapters.torch.resuming import Skips, restore_as_told
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.views import Stage
 from perdure.checkpoint.noted_stop import NotedStop
@@ -32,6 +33,7 @@ from perdure.checkpoint.rhythm import Rhythm
 from perdure.checkpoint.saved import Saved
 from perdure.errors import CallError, PerdureError, Superseded
 from perdure.events import Notice, StopAgreed
+from perdure.process.environ import Placement
 from perdure.progress import Phase, Record, StopAgreement
 
 __all__ = ["Run"]
@@ -76,6 +78,8 @@ class Run:
         self._tree = tree
         self._rhythm = rhythm
         self._told_no_memory = False
+        self._skips: Skips | None = None
+        self._evaluates = False
         self._rng = rng
         self._cut_at: int | None = None
         self._saved_at: int | None = None
@@ -142,10 +146,14 @@ class Run:
                 tell=lambda fact, everywhere: ckpt.tell(fact, everywhere=everywhere),
             )
         self._enter(Phase.RESTORING)
-        if ckpt.restore(self._tree, step=step) is not None:
+        told = Placement.read()
+        if restore_as_told(ckpt, self._tree, step=step, told=told, where=where) is not None:
             self._saved_at = self.step
             self._began = self.step
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
+        if told.skip:
+            draws = loader is not None or not isinstance(self._tree["model"], Stage)
+            self._skips = Skips(told.skip, loader, draws=draws, tell=ckpt.tell)
         self._model = model
         self._version = self._model_version()
         if self._record is not None:
@@ -201,15 +209,31 @@ class Run:
 
     def _before_draw(self) -> None:
         self._draws = True
+        self._tell_evaluation(False)
         self._cut()
+        if self._skips is not None:
+            self._skips.before_draw(self.step)
 
     def _before_forward(self) -> None:
         """Where nothing is drawn an iteration ends at the next forward that trains; evaluations are part of it."""
-        if not self._draws and torch.is_grad_enabled() and self._model.training:
+        trains = torch.is_grad_enabled() and self._model.training
+        if not torch.compiler.is_compiling():
+            self._tell_evaluation(not trains)
+        if not self._draws and trains:
             if self._untold:
                 self._resume_generators()
             else:
                 self._cut()
+
+    def _tell_evaluation(self, evaluates: bool) -> None:
+        """An evaluation is a phase of its own, and begins anew with each batch: it may last, but not stand still."""
+        if self._record is None or self._closed or os.getpid() != self._pid:
+            return
+        if evaluates:
+            self._enter(Phase.EVALUATING)
+        elif self._evaluates:
+            self._enter(Phase.FORWARD)
+        self._evaluates = evaluates
 
     @never_compiled
     def _before_step(self, *_: Any) -> None:
@@ -231,6 +255,8 @@ class Run:
         self._not_stepped = self._optimizers
         self.step += 1
         self._version = self._model_version()
+        if self._skips is not None:
+            self._skips.stepped()
         if self._record is not None:
             self._record.step = self.step
         self._enter(Phase.FORWARD)
