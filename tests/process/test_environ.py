@@ -91,6 +91,12 @@ def test_what_does_not_fit_together_is_a_sentence(change: dict[str, str | None],
         Placement.read(env)
 
 
+def test_a_rank_is_told_the_name_of_its_node_and_what_fails_with_it() -> None:
+    env = child_env(Placement(node_name="n1", domain="rack7"), base={"PERDURE_NODE": "outer"})
+
+    assert (Placement.read(env).node_name, Placement.read(env).domain) == ("n1", "rack7")
+
+
 def test_ranks_inherit_what_holds_for_every_attempt_and_not_a_roll_back() -> None:
     base = {"PERDURE_RESUME": "must", "PERDURE_SKIP": "9:9, 3:4", "PERDURE_RESTORE_BEFORE": "8"}
     told = Placement.read(child_env(Placement(), base=base))

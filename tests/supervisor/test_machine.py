@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -10,6 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from cluster import Cluster, Node
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.config import Spec, Waits
+from perdure.supervisor.diagram import mermaid
 from perdure.supervisor.job import State
 from perdure.supervisor.machine import TABLE
 
@@ -202,11 +205,7 @@ class Faults(RuleBasedStateMachine):
             facts = v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0)
             self.cluster._send(
                 node,
-                v.Late(
-                    node=node.name,
-                    attempt=node.attempt,
-                    ranks=(v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0),),
-                ),
+                v.Late(node=node.name, attempt=node.attempt, ranks=(facts,)),
             )
 
     @precondition(lambda self: self.cluster.now > 130)
@@ -234,3 +233,10 @@ TestFaults.settings = settings(max_examples=150, stateful_step_count=40, deadlin
 @pytest.mark.timeout(3600)
 class TestFaultsForLong(Faults.TestCase):
     settings = settings(max_examples=10_000, stateful_step_count=40, deadline=None)
+
+
+def test_the_picture_in_the_docs_is_the_table() -> None:
+    page = (Path(__file__).parents[2] / "docs/supervisor.md").read_text()
+    assert f"```mermaid\n{mermaid(TABLE)}\n```" in page
+    for row in TABLE:
+        assert f"| {row.state.value} | {row.when} | {row.then.value} | {row.does} |" in page

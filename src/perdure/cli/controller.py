@@ -84,12 +84,12 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def start_controller(folder: Path, *, listen: str = "127.0.0.1:0") -> None:
+def start_controller(folder: Path, *, listen: str = "127.0.0.1:0") -> subprocess.Popen[bytes]:
     """Start the controller of the job in ``folder`` as a process that outlives this one; it may find another there."""
     from perdure.process.environ import without_mark
 
     with open(folder / "controller.log", "ab") as log:
-        subprocess.Popen(
+        return subprocess.Popen(
             [sys.executable, "-m", "perdure", "controller", "--folder", str(folder), "--listen", listen],
             stdin=subprocess.DEVNULL,
             stdout=log,

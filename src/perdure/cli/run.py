@@ -53,7 +53,16 @@ def _run(args: argparse.Namespace, agent: AgentLink | None) -> int:
 
     command = command_of(args.command, module=args.module, as_it_is=args.no_python)
     job = args.job or job_name(command, cwd=os.getcwd())
-    return run_nodes(args, job=job, command=command, nproc=n_ranks(args.nproc), agent=agent)
+
+    def run_here() -> int:
+        args.nodes = args.nodes or "1"
+        return run_nodes(args, job=job, command=command, nproc=n_ranks(args.nproc), agent=agent)
+
+    if args.engine == "local" or (args.engine == "auto" and not os.environ.get("SLURM_JOB_ID")):
+        return run_here()
+    from perdure.cli.run_slurm import run_in_allocation  # lazy: outside of an allocation nobody needs it
+
+    return run_in_allocation(args, job=job, run_here=run_here)
 
 
 def command_of(words: Sequence[str], *, module: bool, as_it_is: bool = False) -> tuple[str, ...]:

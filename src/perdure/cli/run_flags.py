@@ -68,9 +68,9 @@ def add_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.envir
         "--nodes",
         "--nnodes",
         dest="nodes",
-        default=pet("NNODES", "1"),
+        default=pet("NNODES"),
         metavar="MIN[:MAX]",
-        help="nodes; without --controller they are process groups on this machine (1)",
+        help="nodes; without --controller they are process groups on this machine (1; in Slurm all that are no spares)",
     )
     add("--spares", type=int, default=0, metavar="S", help="more nodes, which wait for the place of one that fails (0)")
     add(
@@ -164,6 +164,7 @@ def add_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.envir
         metavar="S",
         help="seconds to wait for MIN nodes (600)",
     )
+    add("--orphan", type=float, default=30.0, metavar="S", help="seconds that ranks go on without a controller (30)")
     add("--node-timeout", type=float, default=3.0, metavar="S", help="silence after which a node is lost (3)")
     add(
         "--local-addr",
@@ -180,6 +181,12 @@ def add_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.envir
         dest="master_port",
         default=pet("MASTER_PORT", "29500"),
         help=argparse.SUPPRESS,
+    )
+    add(
+        "--engine",
+        choices=("auto", "local", "slurm-node"),
+        default="auto",
+        help="auto: in an allocation of Slurm on its nodes; local: as if there were no Slurm (auto)",
     )
     add("--standalone", action="store_true", help=argparse.SUPPRESS)
     add("--no-python", "--no_python", action="store_true", help=argparse.SUPPRESS)

@@ -9,6 +9,7 @@ import os
 import platform
 import re
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -60,7 +61,7 @@ def run_nodes(
         pair_checks=args.pair_checks,
         phase_deadlines=args.phase_deadline,
         skip_bad_batch=args.skip_bad_batch,
-        waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout),
+        waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout, orphan_s=args.orphan),
     )
     log = Log(os.environ.get("PERDURE_EVENTS") or None)
     try:
@@ -124,7 +125,7 @@ def _joined_node(
     secret = _secret(args, spec.name, endpoint[0])
     spec = msgspec.structs.replace(spec, takeover=spec.max_nodes + spec.spares > 2)
     here = JobFolder(job_home(), spec.name)
-    start: Callable[[], None] | None = None
+    start: Callable[[], subprocess.Popen[bytes]] | None = None
     if first:
         folder = _prepared(spec)
         folder.keep_token(secret)
@@ -143,6 +144,7 @@ def _joined_node(
             secret=secret,
             addresses=lambda: [endpoint, *_published(here)],
             start=start,
+            speaks=args.engine != "slurm-node" or args.node_index == 0,  # srun shows what all nodes print
             take_over=partial(_take_over, here, secret, args.local_addr or own_address(endpoint[0])),
         )
 
@@ -188,7 +190,7 @@ def _launcher(
     host: str,
     secret: bytes,
     addresses: Callable[[], list[Address]],
-    start: Callable[[], None] | None,
+    start: Callable[[], subprocess.Popen[bytes]] | None,
     take_over: Callable[[Memo], None] | None = None,
     speaks: bool = True,
 ) -> int:
@@ -214,6 +216,7 @@ def _launcher(
         doctor=(sys.executable, "-m", "perdure", "doctor"),
         pair=(sys.executable, "-m", "perdure.adapters.torch.pair_check"),
         folder=os.getcwd(),
+        controller_log=JobFolder(job_home(), spec.name).log,
         phase_deadlines=args.phase_deadline,
         standby=args.standby == "auto",
     )

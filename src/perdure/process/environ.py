@@ -168,6 +168,10 @@ def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: in
         env["MASTER_PORT"] = str(placement.master_port)
     if placement.events is not None:
         env["PERDURE_EVENTS"] = placement.events
+    if placement.node_name is not None:
+        env["PERDURE_NODE"] = placement.node_name
+    if placement.domain is not None:
+        env["PERDURE_DOMAIN"] = placement.domain
     if placement.resume_must:
         env[_RESUME] = "must"
     if placement.restore_before is not None:

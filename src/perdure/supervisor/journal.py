@@ -92,9 +92,7 @@ class Journal:
             ]
         )
 
-    def write(
-        self, job: Job | None, facts: Sequence[Fact], *, run: str, at: float, instead: bool = False
-    ) -> list[int]:
+    def write(self, job: Job | None, facts: Sequence[Fact], *, run: str, at: float, instead: bool = False) -> list[int]:
         """Commit ``job`` (None: it is as it was) and ``facts``; return the facts' numbers once all is durable.
 
         ``instead`` puts the job in the place of the state that was written last.

@@ -16,7 +16,7 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import msgspec
 
@@ -45,6 +45,7 @@ __all__ = ["Launcher", "LauncherConfig"]
 
 _PROGRESS_S = 0.2
 _START_S = 20.0
+_AGAIN_S = 0.5
 _LATE_LOOK_S = 0.5
 _CLOCK_ERROR_S = 0.5  # half of the time between two signs of life, and some
 _STOP_ALONE_S = 5.0
@@ -79,8 +80,23 @@ class LauncherConfig:
     "A folder that the job writes to, for the checks."
     phase_deadlines: str = ""
     "How long phases of ranks may take."
+    controller_log: Path | None = None
+    "What a controller on this machine prints."
     standby: bool = True
     "Whether ranks may be forked from an interpreter that has imported what they need."
+
+
+class Starting(Protocol):
+    """A controller's process that was started."""
+
+    @property
+    def pid(self) -> int:
+        """Its number."""
+        ...
+
+    def poll(self) -> int | None:
+        """Its exit code, None while it runs."""
+        ...
 
 
 class Launcher:
@@ -96,7 +112,7 @@ class Launcher:
         *,
         secret: bytes,
         addresses: Callable[[], list[Address]],
-        start_controller: Callable[[], None] | None,
+        start_controller: Callable[[], Starting] | None,
         take_over: Callable[[m.Memo], None] | None = None,
         env: Mapping[str, str],
         log: Log,
@@ -109,6 +125,7 @@ class Launcher:
         self._config, self._env, self._log, self._clock = config, env, log, clock
         self._agent = agent or NoAgent()
         self._start_controller, self._take_over, self._secret = start_controller, take_over, secret
+        self._starting: Starting | None = None
         self._elsewhere: list[Address] = []
         self._memo: m.Memo | None = None
         self._survey: Survey | None = None
@@ -298,7 +315,9 @@ class Launcher:
     def _keep_house(self) -> None:
         guard = self._guard
         ours = set() if self._attempt is None else self._attempt.pids()
-        helpers = [None if each is None else each.pid for each in (guard, self._standby, self._examining)]
+        helpers = [
+            None if each is None else each.pid for each in (guard, self._standby, self._examining, self._starting)
+        ]
         reap_orphans(keep=ours | {pid for pid in helpers if pid is not None})
         if guard is not None and not guard.alive():
             self._log.print("somebody killed the guard process; starting another")
@@ -317,9 +336,12 @@ class Launcher:
                 self._end_ranks(f"nothing was heard of the controller for {welcome.lease_s:g} s")
                 self._link.drop()
             return
-        if self._start_controller is not None and self._link.dead and now >= self._next_start_s:
-            self._next_start_s = now + 1.0
-            self._start_controller()
+        starts = self._starting is not None and self._starting.poll() is None  # two would race for the lock
+        if self._start_controller is not None and self._link.dead and not starts and now >= self._next_start_s:
+            if self._starting is not None and (self._starting.poll() or 0) > 0:
+                raise CallError(f"the controller of job {self._config.job} cannot start{self._last_words()}")
+            self._next_start_s = now + _AGAIN_S
+            self._starting = self._start_controller()
         lost_s = self._link.lost_for_s()
         if welcome is None:
             if lost_s >= _START_S * (1 if self._start_controller else 10):
@@ -332,6 +354,14 @@ class Launcher:
         if self._asked and now - self._asked_s >= _STOP_ALONE_S:
             self._end_ranks("there is no controller, and the job was asked to stop")
             self._exit_code = 128 + self._asked[0]
+
+    def _last_words(self) -> str:
+        """The last line that a controller on this machine printed, as the tail of a sentence."""
+        try:
+            lines = [] if self._config.controller_log is None else self._config.controller_log.read_text().splitlines()
+        except OSError:
+            return ""
+        return f": {lines[-1].removeprefix('perdure: ')}" if lines else ""
 
     def _keep_the_door(self, door: Door) -> None:
         """Answer other launchers; without a controller for longer than the lease, ask them, and act on that."""

@@ -83,6 +83,7 @@ __all__ = ["TABLE", "Machine", "Row", "excuse"]
 _AT_EXIT: Final = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS})
 _SAME_REQUEST_S: Final = 0.5
 _OURS: Final = frozenset({signal.SIGTERM, signal.SIGKILL})
+_POLITE: Final = frozenset({128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP})  # asked, saved, gone
 
 
 def excuse(ended: RankEnded) -> str | None:
@@ -308,7 +309,8 @@ class Machine:
         if _well(event) and event.code == 0:
             return
         rank = member.base + event.local_rank
-        ours = self.job.ending is not None and event.signal in _OURS
+        ending = self.job.ending
+        ours = ending is not None and (event.signal in _OURS or (ending.why != "failed" and event.code in _POLITE))
         if not ours:
             self._say(
                 RankDied(
@@ -330,7 +332,6 @@ class Machine:
         )
         if event.out_of_memory:
             self._out_of_memory.add(member.name)
-        ending = self.job.ending
         if ending is None:
             settle_s = 0.0 if event.signal is not None else self.spec.waits.settle_s
             self._failed_s = min(self._failed_s or self._now + settle_s, self._now + settle_s)

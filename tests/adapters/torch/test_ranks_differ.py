@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from tests.adapters.torch.gloo import run
 
 import perdure
 from perdure.errors import PerdureError, StateMismatch
+
+from .gloo import run
 
 
 @pytest.mark.parametrize("extra", [torch.ones(3), 1.5], ids=["tensor", "value"])
