@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from perdure.cli.job_logs import _logs, _new_lines
 from perdure.supervisor import JobFolder
 from perdure.testing.jobs import SteppingJob
 
@@ -198,6 +199,28 @@ def test_two_jobs_must_be_told_apart(tmp_path: Path) -> None:
             assert [row["job"] for row in tool.json("ls")["jobs"]] == ["other", "train"]
             assert two.finish() == [0]
             assert tool.json("show")["job"] == "train"  # the only one that runs
+
+
+def test_logs_that_are_turned_are_read_in_order_and_once(tmp_path: Path) -> None:
+    log = tmp_path / "attempt-0" / "rank-0.log"
+    log.parent.mkdir()
+    at: dict[int, int] = {}
+
+    def read() -> list[str]:
+        return [line for _, path in _logs(tmp_path, 0, None) for line in _new_lines(path, at, whole=False)]
+
+    log.write_text("1\n2\nhal")
+    assert read() == ["1", "2"]
+    with open(log, "a") as file:
+        file.write("f\n")
+    log.rename(log.with_name("rank-0.log.1"))
+    log.write_text("4\n")
+    (log.parent / "rank-10.log").write_text("ten\n")
+    assert read() == ["half", "4", "ten"]
+    log.with_name("rank-0.log.1").rename(log.with_name("rank-0.log.2"))
+    log.rename(log.with_name("rank-0.log.1"))
+    assert read() == []
+    assert [path.name for _, path in _logs(tmp_path, 0, [0])] == ["rank-0.log.2", "rank-0.log.1"]
 
 
 @pytest.mark.parametrize("command", ["ls", "show", "logs", "events", "drain", "uncordon", "stop"])

@@ -110,6 +110,49 @@ def test_a_drain_that_would_leave_too_few_nodes_is_refused_with_a_sentence() -> 
     assert "start a launcher on another node first" in str(cluster.machine.refuses_to_drain("n0"))
 
 
+@pytest.mark.parametrize("how", ["closed", "silent"])
+def test_a_place_is_not_given_away_before_the_lease_of_a_node_that_is_cut_off(how: str) -> None:
+    cluster = Cluster(spec(min_nodes=2, max_nodes=2, spares=1), 3)
+    cluster.pass_time(1.0)
+    node = cluster.nodes["n0"]
+    node.cut = True
+    cut_s = cluster.now
+    if how == "closed":
+        cluster.close_link(node)
+    while running(cluster) != ["n1", "n2"]:
+        cluster.pass_time(0.5)  # at each moment one attempt runs at most
+        assert cluster.now < cut_s + 20
+    assert cluster.now >= cut_s + WAITS.lease_s
+    node.cut = False
+    cluster.pass_time(3.0)
+    assert running(cluster) == ["n1", "n2"]  # it is a spare now
+
+
+def test_a_controller_that_comes_back_waits_for_launchers_that_may_still_keep_their_ranks() -> None:
+    cluster = Cluster(spec(min_nodes=1, max_nodes=2), 2)
+    cluster.pass_time(3.0)
+    cluster.kill_controller()
+    cluster.nodes["n0"].cut = True  # its launcher cannot tell a dead controller from a cut link: it keeps the lease
+    cluster.pass_time(0.5)
+    cluster.start_controller()
+    began_s = cluster.now
+    cluster.kill_rank(cluster.nodes["n1"], 0, code=None, signal=9)
+    while not (running(cluster) == ["n1"] and cluster.journal.attempt == 1):
+        cluster.pass_time(0.5)
+        assert cluster.now < began_s + 60
+    assert cluster.now >= began_s + WAITS.orphan_s
+
+
+def test_an_order_that_was_lost_with_its_link_is_given_again() -> None:
+    cluster = Cluster(spec(grace_s=60.0), 1)
+    cluster.pass_time(1.0)
+    node = cluster.nodes["n0"]
+    cluster.handle(v.Asked(15))
+    cluster.close_link(node)  # with the order to stop in it
+    cluster.pass_time(3.0)
+    assert cluster.exit_code == 143
+
+
 def test_a_launcher_that_was_started_again_is_a_node_that_was_lost() -> None:
     cluster = Cluster(spec(), 1)
     cluster.pass_time(1.0)

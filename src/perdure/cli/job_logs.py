@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import re
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ from perdure.errors import CallError
 __all__ = ["add_parser", "main"]
 
 _POLL_S = 0.2
-_RANK = re.compile(r"rank-(\d+)\.log")
+_LOG = re.compile(r"rank-(\d+)\.log(?:\.(\d+))?")
 _READ_BYTES = 1 << 20
 
 
@@ -50,7 +51,7 @@ def main(args: argparse.Namespace) -> int:
             f"there is no log of {what} in {folder} on this machine (attempts there: {have}); a rank's log is on the "
             "machine of its node"
         )
-    at: dict[Path, int] = {}
+    at: dict[int, int] = {}
     while True:
         live = seen.live
         for rank, path in _logs(folder, attempt, args.rank):
@@ -74,24 +75,31 @@ def _attempts(folder: Path) -> list[int]:
 
 
 def _logs(folder: Path, attempt: int, ranks: list[int] | None) -> list[tuple[int, Path]]:
-    found = [(int(match[1]), path) for path, match in _named(folder / f"attempt-{attempt}")]
-    return sorted((rank, path) for rank, path in found if ranks is None or rank in ranks)
+    """Rank and file, each rank's oldest file first."""
+    found = []
+    for path in (folder / f"attempt-{attempt}").glob("rank-*.log*"):
+        match = _LOG.fullmatch(path.name)
+        if match is not None and (ranks is None or int(match[1]) in ranks):
+            found.append((int(match[1]), -int(match[2] or 0), path))
+    return [(rank, path) for rank, _, path in sorted(found)]
 
 
-def _named(folder: Path) -> Iterator[tuple[Path, re.Match[str]]]:
-    for path in folder.glob("rank-*.log"):
-        if match := _RANK.fullmatch(path.name):
-            yield path, match
+def _new_lines(path: Path, at: dict[int, int], *, whole: bool) -> Iterator[str]:
+    """The lines since the last call; a last one that is not at its end only if ``whole``.
 
-
-def _new_lines(path: Path, at: dict[Path, int], *, whole: bool) -> Iterator[str]:
-    """The lines since the last call; a last one that is not at its end only if ``whole``."""
-    with open(path, "rb") as file:
-        file.seek(at.get(path, 0))
+    ``at`` counts by inode: a log that is turned gets another name and is the same file.
+    """
+    try:
+        file = open(path, "rb")  # noqa: SIM115 - closed below
+    except FileNotFoundError:
+        return  # it has just been turned: the next look has it under its new name
+    with file:
+        inode = os.fstat(file.fileno()).st_ino
+        file.seek(at.get(inode, 0))
         while data := file.read(_READ_BYTES):
             cut = data.rfind(b"\n") + 1 or (len(data) if whole or len(data) == _READ_BYTES else 0)
-            at[path] = at.get(path, 0) + cut
+            at[inode] = at.get(inode, 0) + cut
             yield from data[:cut].decode(errors="replace").splitlines()
             if cut == 0:
                 return
-            file.seek(at[path])
+            file.seek(at[inode])

@@ -26,9 +26,7 @@ by a spare, by lowest join order. If none comes within ``shrink_s`` and the fewe
 from __future__ import annotations
 
 import random
-import signal
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 import msgspec
@@ -46,16 +44,14 @@ from perdure.events import (
     NodeLost,
     Notice,
     PlaceTaken,
-    RankDied,
-    RankLate,
 )
-from perdure.supervisor.causes import Death
+from perdure.supervisor.attempt import Attempt, Member
 from perdure.supervisor.config import Spec
 from perdure.supervisor.examination import Examination
 from perdure.supervisor.job import Ending, Job, NodeFacts, State
 from perdure.supervisor.places import choose
 from perdure.supervisor.telling import last_words
-from perdure.supervisor.verdict import Act, Evidence, LateRank, Verdict, judge
+from perdure.supervisor.verdict import Act, Evidence, Verdict, judge
 from perdure.supervisor.vocabulary import (
     Action,
     Asked,
@@ -78,48 +74,9 @@ from perdure.supervisor.vocabulary import (
     Uncordon,
 )
 
-__all__ = ["TABLE", "Machine", "Row", "excuse"]
+__all__ = ["TABLE", "Machine", "Row"]
 
-_AT_EXIT: Final = frozenset({signal.SIGABRT, signal.SIGSEGV, signal.SIGBUS})
 _SAME_REQUEST_S: Final = 0.5
-_OURS: Final = frozenset({signal.SIGTERM, signal.SIGKILL})
-_POLITE: Final = frozenset({128 + signal.SIGTERM, 128 + signal.SIGINT, 128 + signal.SIGHUP})  # asked, saved, gone
-
-
-def excuse(ended: RankEnded) -> str | None:
-    """Return why this end counts as success although it is not one; None if it does not."""
-    if ended.finished and ended.signal in _AT_EXIT:
-        return "it had finished before; this counts as success"
-    return None
-
-
-def _well(ended: RankEnded) -> bool:
-    return ended.code == 0 or excuse(ended) is not None
-
-
-@dataclass(slots=True)
-class _Member:
-    """A node of the current attempt. ``left_s`` is when its launcher was last heard, once its link is gone; ``dead_s``
-    when it was known to be dead, and not only out of reach: what it ran is killed by its guard.
-    """
-
-    node: NodeFacts
-    place: int
-    base: int
-    ended: dict[int, RankEnded] = field(default_factory=dict)
-    over: Over | None = None
-    left_s: float | None = None
-    relink_until_s: float = 0.0
-    lost: bool = False
-    dead_s: float | None = None
-
-    @property
-    def name(self) -> str:
-        return self.node.name
-
-    @property
-    def all_ended(self) -> bool:
-        return self.over is not None or self.lost or len(self.ended) == self.node.nproc
 
 
 class Machine:
@@ -137,29 +94,17 @@ class Machine:
         self._here: dict[str, NodeFacts] = {}
         self._order = [node.name for node in job.roster]  # in which nodes joined first
         self._last_joined_s = now
-        self._members: dict[str, _Member] = {}
-        self._resumed_s = now if again else None
-        self._deaths: list[Death] = []
-        self._late: list[LateRank] = []
-        self._late_since_s: float | None = None
-        self._suspect_ranks: set[int] = set()
-        self._first_step: int | None = None
-        self._failed_s: float | None = None
-        self._out_of_memory: set[str] = set()
         self._asked_s = now
         self._kill_now = False
         self._due_s = now
-        self._killed = False
         self._verify_s = now
-        self._killed_total = 0
         self._exam: Examination | None = None
         self._told_attempt = -1
         self._since_s = now
         if again and job.state in (State.EXECUTE, State.VERIFY):
-            self._expect(job.places)
-            for member in self._members.values():
-                member.left_s, member.relink_until_s = now, now + spec.waits.orphan_s
-                member.lost = member.name in job.lost
+            self._attempt = self._new_attempt(resumed_s=now, lost=job.lost)
+        else:
+            self._attempt = Attempt(job.attempt, waits=spec.waits, name_nodes=self._several())
 
     def handle(self, event: Event, now: float, *, wall: float = 0.0) -> list[Action]:
         """Take one event; return what to do, in order. `job` is then what must be journaled before it is done."""
@@ -180,10 +125,6 @@ class Machine:
     def roster(self) -> tuple[NodeFacts, ...]:
         """The nodes that have a voice: all that have joined in this run and have not been drained."""
         return tuple(node for node in self.job.roster if node.name not in self.job.draining or node.name in self._here)
-
-    def lost(self) -> tuple[str, ...]:
-        """The nodes of the current attempt that are gone."""
-        return tuple(member.name for member in self._members.values() if member.lost)
 
     def refuses_to_drain(self, name: str) -> str | None:
         """Why node ``name`` cannot be left without ending the job; None if it can."""
@@ -236,8 +177,8 @@ class Machine:
         self._time_passed()
 
     def _progressed(self, step: int) -> None:
-        if self._first_step is None:
-            self._first_step = step  # what was restored, or just after it
+        if self._attempt.first_step is None:
+            self._attempt.first_step = step  # what was restored, or just after it
         if step > self.job.best_step:
             self._set(
                 best_step=step,
@@ -255,7 +196,7 @@ class Machine:
         self._last_joined_s = self._now
         self._here[name] = node
         self._enrol(node)
-        member = self._members.get(name)
+        member = self._attempt.member(name)
         current = holding.attempt == self.job.attempt and self.job.attempt >= 0
         if member is None or not current:
             if holding.attempt >= 0 and holding.over is None:
@@ -263,8 +204,7 @@ class Machine:
             if member is None:
                 return
         if node.pid != member.node.pid:  # another launcher: what the one before it ran is lost with it
-            if member.left_s is None:
-                member.left_s = self._now
+            member.gone(self._now, relink_until_s=self._now)
             member.relink_until_s = self._now
             if node.machine and node.machine == member.node.machine:  # it holds the lock of the one before it
                 member.dead_s = self._now
@@ -279,8 +219,9 @@ class Machine:
             self._start_on(member)  # the order was journaled, and never arrived
         elif holding.attempt < self.job.attempt:
             member.over = Over(node=name, attempt=self.job.attempt)  # it never started, and is not told to any more
-        if self._killed and member.over is None:
-            self._out.append(Kill(name, self.job.attempt))
+        if member.over is None and self.job.ending is not None:  # an order of the link before may not have arrived
+            killed = self._attempt.killed or self._why() == "done"
+            self._out.append((Kill if killed else Terminate)(name, self.job.attempt))
 
     def _enrol(self, node: NodeFacts) -> None:
         roster = self.job.roster
@@ -292,92 +233,33 @@ class Machine:
 
     def _left(self, name: str, how: str, heard_s: float) -> None:
         self._here.pop(name, None)
-        member = self._members.get(name)
-        if member is not None and member.left_s is None:
-            member.left_s = heard_s
-            member.relink_until_s = self._now + (0.0 if how == "silent" else self.spec.waits.relink_s)
+        member = self._attempt.member(name)
+        if member is not None:
+            relink_s = 0.0 if how == "silent" else self.spec.waits.relink_s
+            member.gone(heard_s, relink_until_s=self._now + relink_s)
         if self._exam is not None:
             self._exam.gone(name)
 
     def _rank_ended(self, event: RankEnded) -> None:
-        member = self._members.get(event.node)
-        if member is None or event.attempt != self.job.attempt or not 0 <= event.local_rank < member.node.nproc:
-            return
-        if event.local_rank in member.ended:
-            return
-        member.ended[event.local_rank] = event
-        if _well(event) and event.code == 0:
-            return
-        rank = member.base + event.local_rank
-        ending = self.job.ending
-        ours = ending is not None and (event.signal in _OURS or (ending.why != "failed" and event.code in _POLITE))
-        if not ours:
-            self._say(
-                RankDied(
-                    rank=rank,
-                    attempt=event.attempt,
-                    code=event.code,
-                    signal=event.signal,
-                    step=event.step,
-                    excused=excuse(event),
-                    node=member.name if self._several() else None,
-                )
-            )
-        if _well(event) or ours:
-            return
-        self._deaths.append(
-            Death(
-                rank, event.code, event.signal, event.tail, node=member.name, step=event.step, finished=event.finished
-            )
-        )
-        if event.out_of_memory:
-            self._out_of_memory.add(member.name)
-        if ending is None:
-            settle_s = 0.0 if event.signal is not None else self.spec.waits.settle_s
-            self._failed_s = min(self._failed_s or self._now + settle_s, self._now + settle_s)
-        elif ending.why in ("asked", "drained"):  # its part of the step is lost: no use in waiting for long
+        n_before = len(self._attempt.deaths)
+        told = self._attempt.rank_ended(event, self.job.ending, now=self._now)
+        if told is not None:
+            self._say(told)
+        if len(self._attempt.deaths) > n_before and self._why() in ("asked", "drained"):
+            # its part of the step is lost: no use in waiting for long
             self._due_s = min(self._due_s, self._now + self.spec.waits.broken_drain_s)
 
     def _over(self, event: Over) -> None:
-        member = self._members.get(event.node)
-        if member is None or event.attempt != self.job.attempt or member.over is not None:
-            return
-        if event.node not in self._here or self._here[event.node].pid != member.node.pid:
+        member, here = self._attempt.member(event.node), self._here.get(event.node)
+        if member is None or here is None or here.pid != member.node.pid:
             return  # another launcher knows nothing of the ranks of the one before it
-        member.over = event
-        if event.port:
-            self._here[event.node] = msgspec.structs.replace(self._here[event.node], port=event.port)
-        self._killed_total += event.killed
-        for i, death in enumerate(self._deaths):
-            local = death.rank - member.base
-            if 0 <= local < min(len(event.tails), member.node.nproc) and event.tails[local]:
-                self._deaths[i] = replace(death, tail=event.tails[local])
+        if self._attempt.over(event) and event.port:
+            self._here[event.node] = msgspec.structs.replace(here, port=event.port)
 
     def _ranks_late(self, event: Late) -> None:
-        member = self._members.get(event.node)
-        if member is None or event.attempt != self.job.attempt or self.job.state is not State.EXECUTE:
-            return
-        for facts in event.ranks:
-            rank = member.base + facts.local_rank
-            if any(late.rank == rank for late in self._late):
-                continue
-            late = LateRank(rank, member.name, facts.phase, facts.seconds, facts.allowed_s, facts.step)
-            if facts.suspect:
-                self._late.insert(sum(each.rank in self._suspect_ranks for each in self._late), late)
-                self._suspect_ranks.add(rank)
-                self._say(
-                    RankLate(
-                        rank=rank,
-                        node=member.name,
-                        phase=facts.phase,
-                        seconds=facts.seconds,
-                        allowed_s=facts.allowed_s,
-                        why=facts.why,
-                    )
-                )
-            else:
-                self._late.append(late)
-            self._late_since_s = self._now if self._late_since_s is None else self._late_since_s
+        if self.job.state is State.EXECUTE:
+            for told in self._attempt.ranks_late(event, now=self._now):
+                self._say(told)
 
     def _asked(self, number: int, by: str) -> None:
         if not self.job.asked:
@@ -387,12 +269,9 @@ class Machine:
             self._kill_now = True
 
     def _time_passed(self) -> None:
-        for member in self._members.values():
-            gone = member.left_s is not None and self._now >= member.relink_until_s
-            if gone and not member.lost and member.over is None:
-                member.lost = True
-                self._set(lost=(*self.job.lost, member.name))
-                self._say(NodeLost(node=member.name, ranks=member.node.nproc))
+        for member in self._attempt.newly_lost(self._now):
+            self._set(lost=(*self.job.lost, member.name))
+            self._say(NodeLost(node=member.name, ranks=member.node.nproc))
 
     # --- what rows ask ------------------------------------------------------------------------------------------------
 
@@ -457,54 +336,34 @@ class Machine:
         return self._exam is not None and self._exam.next_round_due(self._now)
 
     def _all_well(self) -> bool:
-        return all(
-            len(member.ended) == member.node.nproc and all(_well(ended) for ended in member.ended.values())
-            for member in self._members.values()
-        )
+        return self._attempt.all_well()
 
     def _has_failed(self) -> bool:
-        if self._failed_s is None:
-            return False
-        return self._now >= self._failed_s or all(member.all_ended for member in self._members.values())
+        return self._attempt.has_failed(self._now)
 
     def _a_node_is_lost(self) -> bool:
-        return any(member.lost for member in self._members.values())
+        return bool(self._attempt.lost())
 
     def _a_rank_is_late(self) -> bool:
-        if self._late_since_s is None:
-            return False
-        return len(self._members) == 1 or self._now >= self._late_since_s + self.spec.waits.late_s
+        return self._attempt.is_late(self._now)
 
     def _a_place_drains(self) -> bool:
         return any(node.name in self.job.draining for node in self.job.places)
 
     def _time_to_kill(self) -> bool:
-        if self._killed:
+        if self._attempt.killed:
             return False
-        ended = all(member.all_ended for member in self._members.values())
-        return ended or self._now >= self._due_s or (self._kill_now and self.job.asked != 0)
+        hurry = self._kill_now and self.job.asked != 0
+        return self._attempt.all_ended() or self._now >= self._due_s or hurry
 
     def _all_over(self) -> bool:
-        return self._killed and all(self._settled(member) for member in self._members.values())
-
-    def _settled(self, member: _Member) -> bool:
-        """Whether nothing of the attempt can still run on the node."""
-        if member.over is not None:
-            return True
-        if member.left_s is None:
-            return False
-        waits = self.spec.waits
-        if member.dead_s is not None:
-            return self._now >= member.dead_s + waits.fence_s
-        if self._resumed_s is not None and member.left_s <= self._resumed_s:
-            return self._now >= self._resumed_s + waits.orphan_s + waits.fence_s
-        return self._now >= member.left_s + waits.lease_s + waits.fence_s
+        return self._attempt.all_over(self._now)
 
     def _why(self) -> str:
         return self.job.ending.why if self.job.ending is not None else "failed"
 
     def _left_behind(self) -> bool:
-        return self._all_over() and any(member.over and member.over.left for member in self._members.values())
+        return self._all_over() and bool(self._attempt.left_behind())
 
     def _over_and_asked(self) -> bool:
         return self._all_over() and self.job.asked != 0
@@ -538,11 +397,11 @@ class Machine:
         bad = self._exam.bad() if self._exam is not None and self._exam.over(self._now) else {}
         return judge(
             Evidence(
-                deaths=tuple(self._deaths),
-                lost=self.lost(),
-                late=tuple(self._late),
+                deaths=tuple(self._attempt.deaths),
+                lost=self._attempt.lost(),
+                late=self._attempt.late(),
                 bad=tuple(bad.items()),
-                out_of_memory=tuple(sorted(self._out_of_memory)),
+                out_of_memory=tuple(sorted(self._attempt.out_of_memory)),
                 n_nodes=len(self.job.places),
             ),
             self.job.past,
@@ -607,32 +466,28 @@ class Machine:
             self._set(checked=tuple(sorted({*self.job.checked, *(node.name for node in places)})))
         self._exam = None
         self._set(attempt=self.job.attempt + 1, ending=None, lost=())
-        self._resumed_s = None
-        self._deaths, self._late, self._failed_s, self._killed = [], [], None, False
-        self._late_since_s, self._suspect_ranks, self._first_step = None, set(), None
-        self._out_of_memory = set()
-        self._killed_total = 0
         # what a launcher said last is newer than what it said when its place was chosen: its port, above all
         self._set(places=tuple(self._here.get(node.name, node) for node in places))
-        self._expect(self.job.places)
-        for member in self._members.values():
+        self._attempt = self._new_attempt()
+        for member in self._attempt:
             self._start_on(member)
-        self._say(AttemptStarted(attempt=self.job.attempt, world=self._world(), job=self.job.name))
+        self._say(AttemptStarted(attempt=self.job.attempt, world=self._attempt.world, job=self.job.name))
 
-    def _expect(self, places: tuple[NodeFacts, ...]) -> None:
-        self._members, base = {}, 0
-        for place, node in enumerate(places):
-            self._members[node.name] = _Member(node, place, base)
-            base += node.nproc
+    def _new_attempt(self, *, resumed_s: float | None = None, lost: Sequence[str] = ()) -> Attempt:
+        return Attempt(
+            self.job.attempt,
+            self.job.places,
+            waits=self.spec.waits,
+            name_nodes=self._several(),
+            resumed_s=resumed_s,
+            lost=lost,
+        )
 
     def _several(self) -> bool:
         """Whether there is a node to be named."""
         return self.spec.max_nodes + self.spec.spares > 1
 
-    def _world(self) -> int:
-        return sum(node.nproc for node in self.job.places)
-
-    def _start_on(self, member: _Member) -> None:
+    def _start_on(self, member: Member) -> None:
         first = self.job.places[0]
         self._out.append(
             Start(
@@ -641,7 +496,7 @@ class Machine:
                 place=member.place,
                 n_places=len(self.job.places),
                 base=member.base,
-                world=self._world(),
+                world=self._attempt.world,
                 master_addr=first.host,
                 master_port=first.port,
                 resume_must=self.spec.resume,
@@ -652,10 +507,10 @@ class Machine:
 
     def _end(self, ending: Ending, *, grace_s: float, polite: bool = True) -> None:
         self._set(ending=ending)
-        self._killed = False
+        self._attempt.killed = False
         self._verify_s = self._now
         self._due_s = self._now + grace_s
-        for member in self._members.values():
+        for member in self._attempt:
             if polite and member.name in self._here and not member.all_ended:
                 self._out.append(Terminate(member.name, self.job.attempt))
 
@@ -674,8 +529,8 @@ class Machine:
         self._end(Ending(why="failed"), grace_s=self.spec.stop_grace_s)
 
     def _kill(self) -> None:
-        self._killed = True
-        for member in self._members.values():
+        self._attempt.killed = True
+        for member in self._attempt:
             if member.name in self._here and member.over is None:
                 self._out.append(Kill(member.name, self.job.attempt))
 
@@ -699,11 +554,11 @@ class Machine:
         self._set(budget=budget, past=self.job.past.after(verdict), reason=verdict.sentence)
         if verdict.act is Act.ROLL_BACK and verdict.skip is not None:
             # the second time it must go back further than to what this attempt began from
-            again = self.job.restore_before is not None and self._first_step is not None
-            before = min(verdict.skip[0], self._first_step or 1) if again else verdict.skip[0]
+            again = self.job.restore_before is not None and self._attempt.first_step is not None
+            before = min(verdict.skip[0], self._attempt.first_step or 1) if again else verdict.skip[0]
             self._set(restore_before=max(1, before), skip=(*self.job.skip, verdict.skip))
         when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
-        lines = last_words(self._deaths, name_nodes=self._several())
+        lines = last_words(self._attempt.deaths, name_nodes=self._several())
         self._say(Notice(text=f"{verdict.sentence}; starting all ranks again {when}"), lines=lines)
 
     def _recover_drained(self) -> None:
@@ -717,14 +572,14 @@ class Machine:
         if self._told_attempt >= self.job.attempt:
             return
         self._told_attempt = self.job.attempt
-        left = [pid for member in self._members.values() if member.over for pid in member.over.left]
+        left = self._attempt.left_behind()
         reason = f"{left} cannot be killed" if left else "none of its processes is left"
         self._say(
             AttemptStopped(
                 attempt=self.job.attempt,
                 reason=reason,
                 seconds=self._now - self._verify_s,
-                killed=self._killed_total,
+                killed=self._attempt.n_killed(),
             )
         )
 
@@ -746,14 +601,14 @@ class Machine:
         took_s = self._now - self._asked_s
         code = 128 + self.job.asked
         self._set(exit_code=code)
-        self._say(JobStopped(signal=self.job.asked, seconds=took_s, killed=self._killed_total))
+        self._say(JobStopped(signal=self.job.asked, seconds=took_s, killed=self._attempt.n_killed()))
         self._out.append(Finish(code))
 
     def _fail(self) -> None:
         self._stopped()
         verdict = self._judged()
         if self._left_behind():
-            left = [pid for member in self._members.values() if member.over for pid in member.over.left]
+            left = self._attempt.left_behind()
             reason = f"processes {', '.join(map(str, left))} cannot be killed and may hold memory or a device"
         else:
             reason = self._given_up() or verdict.sentence
@@ -766,7 +621,7 @@ class Machine:
             code=None if cause is None else cause.code,
             signal=None if cause is None else cause.signal,
         )
-        self._say(fact, lines=last_words(self._deaths, name_nodes=self._several()))
+        self._say(fact, lines=last_words(self._attempt.deaths, name_nodes=self._several()))
         self._out.append(Finish(self.job.exit_code or 1))
 
     def _fail_waiting(self) -> None:
