@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -227,6 +228,60 @@ def test_sigterm_to_the_front_stops_all_nodes(start: Start) -> None:
     job.nothing_is_left()
 
 
+@pytest.mark.parametrize("pause_s", [8.0, None], ids=["for a while", "for good"])
+def test_a_controller_that_is_stopped_is_ended_and_no_rank_notices(start: Start, pause_s: float | None) -> None:
+    job = start("--nproc", "1")
+    job.await_files("up-0-0-of-1-on-")
+    first = job.controller()
+    os.kill(first, signal.SIGSTOP)
+    if pause_s is not None:
+        time.sleep(pause_s)
+        with contextlib.suppress(ProcessLookupError):  # it has been ended, as it should
+            os.kill(first, signal.SIGCONT)
+    give_up = time.monotonic() + 30
+    while job.controller() == first:
+        assert time.monotonic() < give_up, job.output()
+        time.sleep(0.05)
+    job.go(0)
+    assert job.end() == 0
+    assert job.facts(JobSucceeded)[0].attempts == 1
+    assert "the controller gave no sign of life and was ended" in job.output()
+
+
+def test_ranks_that_a_launcher_ended_for_want_of_a_controller_start_again(start: Start) -> None:
+    job = joined(start)
+    controller = job.controller()
+    os.kill(job.launcher("m0"), signal.SIGSTOP)  # or it would end the controller, which is on its machine
+    os.kill(controller, signal.SIGSTOP)
+    time.sleep(6)  # longer than the lease
+    os.kill(controller, signal.SIGCONT)
+    os.kill(job.launcher("m0"), signal.SIGCONT)
+    job.await_files("up-1-1-of-3-on-m1")
+    for attempt in (1, 2, 3):
+        job.go(attempt)
+    assert [process.wait(60) for process in job.processes] == [0, 0, 0]
+
+
+def test_a_job_that_is_started_again_with_more_nodes_gets_them(start: Start) -> None:
+    job = start("--nproc", "1")
+    job.await_files("up-0-0-of-1-on-")
+    job.processes[0].kill()
+    job.nothing_is_left()
+    again = job.start("--nodes", "2", "--nproc", "1", "--checks", "none")
+    job.await_files("up-1-0-of-2-on-n0", "up-1-1-of-2-on-n1")
+    assert "taking up the run that was left in " in job.output()
+    assert job.output().count("attempt 0 started") == 1
+    job.go(1)
+    assert again.wait(60) == 0
+
+
+def test_logs_that_cannot_be_written_are_found_out_before_anything_begins(start: Start) -> None:
+    job = start("--nproc", "1", "--log-dir", "/proc/nope")
+    assert job.end() == 64
+    assert "cannot write logs in /proc/nope" in job.output()
+    assert not (job.folder / "events").exists()
+
+
 def joined(start: Start, *, orphan_s: float = 10.0) -> Job:
     """Three nodes that stand for machines: each has a state of its own, and the first one the controller."""
     port = _free_port()
@@ -269,11 +324,13 @@ def test_a_launcher_without_the_secret_is_not_let_in(start: Start) -> None:
     port = json.loads((job.folder / "state" / job.name / "controller.json").read_text())["port"]
     words = ("--nodes", "2:3", "--nproc", "1", "--controller", f"127.0.0.1:{port}", "--node-name", "thief")
     thief = job.start(*words, "--node-index", "7", PERDURE_TOKEN="guess", PERDURE_STATE=str(job.folder / "thief"))
-    time.sleep(2.0)
+    time.sleep(7.0)
     job.go(0)
     assert [process.wait(60) for process in job.processes[:3]] == [0, 0, 0]
     thief.kill()
-    assert "thief" not in job.output()
+    assert "node thief: no controller yet" in job.output()
+    assert "the token is another than its own" in job.output()
+    assert "node thief joined" not in job.output()
 
 
 def _free_port() -> int:

@@ -10,7 +10,10 @@ import sys
 import time
 from pathlib import Path
 
-__all__ = ["add_parser", "job_home", "main", "start_controller"]
+__all__ = ["add_parser", "end_controller", "job_home", "main", "start_controller"]
+
+
+_END_S = 5.0
 
 
 def job_home() -> Path:
@@ -98,3 +101,14 @@ def start_controller(folder: Path, *, listen: str = "127.0.0.1:0") -> subprocess
             cwd="/",
             start_new_session=True,
         )
+
+
+def end_controller(folder: Path) -> bool:
+    """End the controller of the job in ``folder`` if it runs on this machine; whether there is none there any more."""
+    from perdure.process.handle import Handle, is_running
+    from perdure.supervisor.folder import JobFolder, boot_id
+
+    where = JobFolder(folder.parent, folder.name).where()
+    if where is None or where.machine != boot_id():
+        return False
+    return not is_running(where.pid) or Handle(where.pid).end(within_s=_END_S)

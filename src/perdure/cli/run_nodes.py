@@ -11,6 +11,7 @@ import re
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -18,7 +19,7 @@ from pathlib import Path
 
 import msgspec
 
-from perdure.cli.controller import job_home, start_controller
+from perdure.cli.controller import end_controller, job_home, start_controller
 from perdure.errors import CallError
 from perdure.events import Log
 from perdure.process.environ import Placement
@@ -63,6 +64,7 @@ def run_nodes(
         skip_bad_batch=args.skip_bad_batch,
         waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout, orphan_s=args.orphan),
     )
+    _try_logs(args.log_dir)
     log = Log(os.environ.get("PERDURE_EVENTS") or None)
     try:
         if args.folder is not None:
@@ -77,10 +79,24 @@ def run_nodes(
         log.close()
 
 
+def _try_logs(log_dir: str | None) -> None:
+    """Raise `CallError` if logs cannot be written, before anything has begun."""
+    if log_dir is None:
+        return
+    try:
+        os.makedirs(log_dir, exist_ok=True)
+        with tempfile.TemporaryFile(dir=log_dir):
+            pass
+    except OSError as error:
+        raise CallError(
+            f"cannot write logs in {log_dir}: {error.strerror}; give another --log-dir", file=log_dir
+        ) from error
+
+
 def _only_node(args: argparse.Namespace, spec: Spec, nproc: int, log: Log, agent: AgentLink | None) -> int:
-    folder = _prepared(spec)
     name = args.node_name or platform.node() or "node"
-    with _alone(spec.name, name):
+    with _alone(spec.name, ""), _alone(spec.name, name):
+        folder = _begun(spec)
         return _launcher(
             args,
             spec,
@@ -93,6 +109,7 @@ def _only_node(args: argparse.Namespace, spec: Spec, nproc: int, log: Log, agent
             secret=folder.token(),
             addresses=lambda: _published(folder),
             start=lambda: start_controller(folder.path),
+            end=lambda: end_controller(folder.path),
         )
 
 
@@ -113,6 +130,7 @@ def _local_node(args: argparse.Namespace, spec: Spec, nproc: int, log: Log, agen
             secret=folder.token(),
             addresses=lambda: _published(folder),
             start=lambda: start_controller(folder.path),
+            end=lambda: end_controller(folder.path),
             speaks=False,
         )
 
@@ -163,19 +181,20 @@ def _take_over(folder: JobFolder, secret: bytes, host: str, memo: Memo) -> None:
 def _front(args: argparse.Namespace, spec: Spec, nproc: int, log: Log) -> int:
     from perdure.supervisor.front import Front
 
-    folder = _prepared(spec)
-    same = ["--job", spec.name, "--nodes", args.nodes, "--spares", str(spec.spares), "--nproc", str(nproc)]
-    same += ["--standby", args.standby, "--checks", args.checks, "--phase-deadline", args.phase_deadline]
-    same += ["--max-restarts", str(spec.max_restarts), "--node-timeout", str(spec.waits.lease_s)]
-    same += [] if args.log_dir is None else ["--log-dir", os.path.abspath(args.log_dir)]
-    launcher = [sys.executable, "-m", "perdure", "run", "--folder", str(folder.path), *same]
-    commands = [
-        [*launcher, "--node-name", f"n{i}", "--node-index", str(i), "--no-python", "--", *spec.command]
-        for i in range(spec.max_nodes + spec.spares)
-    ]
-    return Front(
-        spec.name, commands, secret=folder.token(), addresses=lambda: _published(folder), env=os.environ, log=log
-    ).run()
+    with _alone(spec.name, ""):
+        folder = _begun(spec)
+        same = ["--job", spec.name, "--nodes", args.nodes, "--spares", str(spec.spares), "--nproc", str(nproc)]
+        same += ["--standby", args.standby, "--checks", args.checks, "--phase-deadline", args.phase_deadline]
+        same += ["--max-restarts", str(spec.max_restarts), "--node-timeout", str(spec.waits.lease_s)]
+        same += [] if args.log_dir is None else ["--log-dir", os.path.abspath(args.log_dir)]
+        launcher = [sys.executable, "-m", "perdure", "run", "--folder", str(folder.path), *same]
+        commands = [
+            [*launcher, "--node-name", f"n{i}", "--node-index", str(i), "--no-python", "--", *spec.command]
+            for i in range(spec.max_nodes + spec.spares)
+        ]
+        return Front(
+            spec.name, commands, secret=folder.token(), addresses=lambda: _published(folder), env=os.environ, log=log
+        ).run()
 
 
 def _launcher(
@@ -191,6 +210,7 @@ def _launcher(
     secret: bytes,
     addresses: Callable[[], list[Address]],
     start: Callable[[], subprocess.Popen[bytes]] | None,
+    end: Callable[[], bool] | None = None,
     take_over: Callable[[Memo], None] | None = None,
     speaks: bool = True,
 ) -> int:
@@ -225,6 +245,7 @@ def _launcher(
         secret=secret,
         addresses=addresses,
         start_controller=start,
+        end_controller=end,
         take_over=take_over,
         env=os.environ,
         log=log,
@@ -245,6 +266,15 @@ def _prepared(spec: Spec) -> JobFolder:
     folder.token()
     folder.replace("spec.json", msgspec.json.encode(spec))
     return folder
+
+
+def _begun(spec: Spec) -> JobFolder:
+    """The job's folder, for a job of this machine alone that begins, or goes on, now: nobody else runs it.
+
+    A controller that waits for launchers of a start before this one goes; what it knew is in the journal.
+    """
+    end_controller(job_home() / spec.name)
+    return _prepared(spec)
 
 
 def _published(folder: JobFolder) -> list[Address]:

@@ -212,6 +212,12 @@ class Attempt:
         """Whether a rank has failed, and those that fall with it have had a moment to say so themselves."""
         return self.failed_s is not None and (now >= self.failed_s or self.all_ended())
 
+    def ended_by_launcher(self) -> tuple[str, ...]:
+        """Nodes whose launchers have ended ranks that nobody had told them to: they had lost their controller."""
+        if self.killed:
+            return ()
+        return tuple(member.name for member in self if member.over and len(member.ended) < member.node.nproc)
+
     def lost(self) -> tuple[str, ...]:
         """The names of members that are lost."""
         return tuple(member.name for member in self if member.lost)

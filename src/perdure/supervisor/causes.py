@@ -66,6 +66,9 @@ class Death:
         return self.signal
 
 
+_ROUTINE = re.compile(r"\b(INFO|DEBUG|NOTICE)\b")  # a logger's line that is about no end
+
+
 @dataclass(frozen=True, slots=True)
 class LastWords:
     """What the end of a stderr says: the exception that ended the process, its message, where it was raised.
@@ -100,7 +103,7 @@ class LastWords:
             if (named := _NAMES_ERROR.match(line)) is not None:
                 about = tuple(each for each in lines[i : i + _WHAT_LINES] if each)
                 return cls(named[1].rpartition(".")[2], named[2] or "", "", about)
-        said = tuple(line.strip() for line in lines if line.strip())
+        said = tuple(line.strip() for line in lines if line.strip() and not _ROUTINE.search(line))
         return cls("", said[-1] if said else "", "", said)
 
     @property

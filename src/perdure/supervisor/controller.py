@@ -20,8 +20,8 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.clock import SYSTEM, Clock, Deadline
-from perdure.errors import DeadlineExceeded, PerdureError
-from perdure.events import Fact, Log, StepsBegan
+from perdure.errors import DeadlineExceeded, PerdureError, ProtocolError
+from perdure.events import Fact, Log, Notice, StepsBegan
 from perdure.process.handle import is_running
 from perdure.supervisor import messages as m
 from perdure.supervisor import vocabulary as v
@@ -75,6 +75,8 @@ class Controller:
         self._folder, self._spec, self._journal = folder, spec, journal
         self._secret, self._log, self._clock = secret, log, clock
         self._began_at = clock.wall()
+        self._again = again
+        self._told_before = max((told.number for told in journal.facts(job.run)), default=0)
         self._machine = Machine(spec, job, now=clock.monotonic(), rng=rng or random.Random(), again=again)
         self._written: Job | None = None
         self._written_s = clock.monotonic()
@@ -101,6 +103,8 @@ class Controller:
         self._write(())
         self._folder.publish(self.address, term=self._machine.job.term)
         threading.Thread(target=self._accept_forever, name="perdure-accept", daemon=True).start()
+        if self._again:
+            self._resumed()
         for node in self._machine.job.places:  # of a job that another controller has left
             if _is_dead(node):
                 self._handle(v.Left(node.name, "dead", self._clock.monotonic()))
@@ -113,6 +117,13 @@ class Controller:
             for peer in self._peers:
                 peer.link.close()
             self._listener.close()
+
+    def _resumed(self) -> None:
+        job = self._machine.job
+        fact = Notice(text=f"taking up the run that was left in {job.state.value}, attempt {job.attempt}")
+        (number,) = self._journal.write(None, [fact], run=job.run, at=self._clock.wall())
+        self._log.record(fact)
+        self._tell(m.Tell(number=number, sentence=str(fact)))
 
     # --- who is there -------------------------------------------------------------------------------------------------
 
@@ -128,6 +139,7 @@ class Controller:
             threading.Thread(target=self._greet, args=(sock,), name="perdure-greet", daemon=True).start()
 
     def _greet(self, sock: socket.socket) -> None:
+        peer = _peer_of(sock)
         try:
             deadline = Deadline.after(_HANDSHAKE_S, "a launcher's first message")
             link = accept_node(sock, self._secret_of, deadline=deadline, type=m.Up, max_body_bytes=m.MAX_MESSAGE_BYTES)
@@ -138,8 +150,11 @@ class Controller:
                     os.write(self._wake_write, b".")
             else:
                 link.close()
+        except ProtocolError as error:
+            sock.close()
+            self._log.print(f"{peer} was not let in: {error}")  # to our own log: nobody of the job said it
         except (PerdureError, OSError):
-            sock.close()  # not of this job, or gone: nothing that we could tell whom
+            sock.close()  # gone: nothing that we could tell whom
         finally:
             self._greeting.release()
 
@@ -172,7 +187,7 @@ class Controller:
                     old.link.close()
             self._peers.append(peer)
             if hello.listens:
-                for fact in self._journal.facts(job.run, since=hello.told):
+                for fact in self._journal.facts(job.run, since=hello.told or self._told_before):  # of this start
                     self._send(peer, m.Tell(number=fact.number, sentence=fact.sentence))
             if hello.node is not None:
                 self._handle(v.Joined(hello.node, hello.holding))
@@ -398,3 +413,10 @@ class Controller:
 def _is_dead(node: NodeFacts) -> bool:
     """Whether the launcher of ``node`` is known to be dead: it ran on this machine, and has ended."""
     return bool(node.machine) and node.machine == boot_id() and not is_running(node.pid)
+
+
+def _peer_of(sock: socket.socket) -> str:
+    try:
+        return str(sock.getpeername()[0])
+    except OSError:
+        return "somebody"

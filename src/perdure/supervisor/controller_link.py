@@ -47,6 +47,8 @@ class ControllerLink:
         self.dead = True
         "Whether nobody listens where the controller was."
         self.term = 0
+        self.trouble = ""
+        "Why there is no link, as far as is known."
         self.beat = m.Beat()
         "The last sign of life."
 
@@ -115,13 +117,22 @@ class ControllerLink:
     def _connect(self) -> list[Any]:
         dead = True
         for address in self._addresses():
+            where = f"{address[0]}:{address[1]}"
             try:
                 if not _listens(address):
+                    self.trouble = self.trouble or f"nobody listens at {where}"
                     continue
                 dead = False
                 return self._introduce(address)
-            except (PerdureError, OSError):
+            except PerdureError:
                 dead = False
+                self.trouble = (
+                    f"whoever listens at {where} closes the connection: it is no controller of job {self._job}, or the "
+                    "token is another than its own (PERDURE_TOKEN, --token-file)"
+                )
+            except OSError as error:
+                dead = False
+                self.trouble = f"{where} cannot be reached: {error.strerror or error}"
         self.dead = dead
         return []
 

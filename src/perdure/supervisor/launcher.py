@@ -46,6 +46,7 @@ __all__ = ["Launcher", "LauncherConfig"]
 _PROGRESS_S = 0.2
 _START_S = 20.0
 _AGAIN_S = 0.5
+_TELL_S = 5.0
 _LATE_LOOK_S = 0.5
 _CLOCK_ERROR_S = 0.5  # half of the time between two signs of life, and some
 _STOP_ALONE_S = 5.0
@@ -100,10 +101,12 @@ class Starting(Protocol):
 
 
 class Launcher:
-    """Runs this node's part of a job. ``env`` is what ranks inherit, ``addresses`` tells where a controller may be, and
-    ``start_controller`` starts one (None: that is for others); ``take_over`` starts one here from the memo of another
-    (None: never). For the main thread of a process of its own: it takes
-    over SIGTERM, SIGINT and SIGHUP, becomes subreaper, and reaps orphans.
+    """Runs this node's part of a job. ``env`` is what ranks inherit, ``addresses`` tells where a controller may be.
+
+    ``start_controller`` starts one (None: that is for others), ``end_controller`` ends one that runs on this machine
+    and hangs, and says whether it is gone; ``take_over`` starts one here from the memo of another (None: never). For
+    the main thread of a process of its own: it takes over SIGTERM, SIGINT and SIGHUP, becomes subreaper, and reaps
+    orphans.
     """
 
     def __init__(
@@ -113,6 +116,7 @@ class Launcher:
         secret: bytes,
         addresses: Callable[[], list[Address]],
         start_controller: Callable[[], Starting] | None,
+        end_controller: Callable[[], bool] | None = None,
         take_over: Callable[[m.Memo], None] | None = None,
         env: Mapping[str, str],
         log: Log,
@@ -126,6 +130,7 @@ class Launcher:
         self._agent = agent or NoAgent()
         self._start_controller, self._take_over, self._secret = start_controller, take_over, secret
         self._starting: Starting | None = None
+        self._end_controller = end_controller
         self._elsewhere: list[Address] = []
         self._memo: m.Memo | None = None
         self._survey: Survey | None = None
@@ -147,6 +152,7 @@ class Launcher:
         self._next_late_s = clock.monotonic()
         self._gone: set[int] = set()
         self._told = 0
+        self._told_alone = False
         self._exit_code: int | None = None
         self._link = ControllerLink(
             job=config.job,
@@ -333,7 +339,8 @@ class Launcher:
         welcome = self._link.welcome
         if self._link.linked:
             if welcome is not None and self._link.silent_s() >= welcome.lease_s:
-                self._end_ranks(f"nothing was heard of the controller for {welcome.lease_s:g} s")
+                if not self._ended_a_hung_controller():
+                    self._end_ranks(f"nothing was heard of the controller for {welcome.lease_s:g} s")
                 self._link.drop()
             return
         starts = self._starting is not None and self._starting.poll() is None  # two would race for the lock
@@ -344,9 +351,13 @@ class Launcher:
             self._starting = self._start_controller()
         lost_s = self._link.lost_for_s()
         if welcome is None:
+            if lost_s >= _TELL_S and not self._told_alone and self._link.trouble:
+                self._told_alone = True
+                self._log.print(f"node {self._name}: no controller yet: {self._link.trouble}")
             if lost_s >= _START_S * (1 if self._start_controller else 10):
-                raise CallError(f"found no controller of job {self._config.job} within {lost_s:.0f} s; see its log")
-        elif not self._link.dead and self._link.silent_s() >= welcome.lease_s:
+                why = self._link.trouble or f"see {self._config.controller_log}"
+                raise CallError(f"found no controller of job {self._config.job} within {lost_s:.0f} s: {why}")
+        elif not self._link.dead and self._link.silent_s() >= welcome.lease_s and not self._ended_a_hung_controller():
             self._end_ranks(f"the controller could not be reached for {welcome.lease_s:g} s")
         if welcome is not None and lost_s >= welcome.orphan_s:
             self._end_ranks(f"there was no controller for {welcome.orphan_s:g} s")
@@ -354,6 +365,13 @@ class Launcher:
         if self._asked and now - self._asked_s >= _STOP_ALONE_S:
             self._end_ranks("there is no controller, and the job was asked to stop")
             self._exit_code = 128 + self._asked[0]
+
+    def _ended_a_hung_controller(self) -> bool:
+        """End a controller of this machine that gives no sign of life: then ranks may go on, and another one starts."""
+        if self._end_controller is None or not self._end_controller():
+            return False
+        self._log.print(f"node {self._name}: the controller gave no sign of life and was ended; another one starts")
+        return True
 
     def _last_words(self) -> str:
         """The last line that a controller on this machine printed, as the tail of a sentence."""

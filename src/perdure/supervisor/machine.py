@@ -77,6 +77,7 @@ from perdure.supervisor.vocabulary import (
 __all__ = ["TABLE", "Machine", "Row"]
 
 _SAME_REQUEST_S: Final = 0.5
+_PATIENCE_S: Final = 5.0
 
 
 class Machine:
@@ -100,6 +101,7 @@ class Machine:
         self._verify_s = now
         self._exam: Examination | None = None
         self._told_attempt = -1
+        self._told_waiting = False
         self._since_s = now
         if again and job.state in (State.EXECUTE, State.VERIFY):
             self._attempt = self._new_attempt(resumed_s=now, lost=job.lost)
@@ -114,7 +116,7 @@ class Machine:
             while (row := self._next_row()) is not None:
                 row.act(self)
                 if row.then is not self.job.state:
-                    self._since_s = now
+                    self._since_s, self._told_waiting = now, False
                     self._set(state=row.then)
         return self._out
 
@@ -274,6 +276,12 @@ class Machine:
         for member in self._attempt.newly_lost(self._now):
             self._set(lost=(*self.job.lost, member.name))
             self._say(NodeLost(node=member.name, ranks=member.node.nproc))
+        waiting = self.job.state in (State.START, State.RECOVER) and self._now >= self._due_s
+        if waiting and not self._told_waiting and self._now - max(self._since_s, self._due_s) >= _PATIENCE_S:
+            self._told_waiting = True
+            there = f"{_count(len(self._usable()), 'node')} of {self.spec.min_nodes}"
+            if len(self._usable()) < self.spec.min_nodes:
+                self._say(Notice(text=f"{there} can be used; waiting up to {self.spec.waits.wait_s:g} s for more"))
 
     # --- what rows ask ------------------------------------------------------------------------------------------------
 
@@ -345,6 +353,9 @@ class Machine:
 
     def _a_node_is_lost(self) -> bool:
         return bool(self._attempt.lost())
+
+    def _a_launcher_gave_up(self) -> bool:
+        return bool(self._attempt.ended_by_launcher())
 
     def _a_rank_is_late(self) -> bool:
         return self._attempt.is_late(self._now)
@@ -530,6 +541,11 @@ class Machine:
     def _end_failed(self) -> None:
         self._end(Ending(why="failed"), grace_s=self.spec.stop_grace_s)
 
+    def _end_given_up(self) -> None:
+        names = ", ".join(self._attempt.ended_by_launcher())
+        self._say(Notice(text=f"{names} had lost this controller for too long, and ended its ranks"))
+        self._end_failed()
+
     def _kill(self) -> None:
         self._attempt.killed = True
         for member in self._attempt:
@@ -667,6 +683,7 @@ TABLE: Final = (
     Row(S.EXECUTE, "all ranks ended well", S.VERIFY, "end what they left", M._all_well, M._end_done),
     Row(S.EXECUTE, "a rank failed", S.VERIFY, "end the others", M._has_failed, M._end_failed),
     Row(S.EXECUTE, "a node is lost", S.VERIFY, "end the others", M._a_node_is_lost, M._end_failed),
+    Row(S.EXECUTE, "a launcher gave up", S.VERIFY, "end the others", M._a_launcher_gave_up, M._end_given_up),
     Row(S.EXECUTE, "a rank is late", S.VERIFY, "end all", M._a_rank_is_late, M._end_failed),
     Row(S.EXECUTE, "asked to stop", S.VERIFY, "let ranks save", M._is_asked, M._end_asked),
     Row(S.EXECUTE, "a node drains", S.VERIFY, "let ranks save", M._a_place_drains, M._end_drained),

@@ -119,17 +119,19 @@ class Output:
         if stream.tail is not None:
             stream.tail.extend(line.rstrip() for line in lines)
         if stream.log is not None:
-            stream.log.write(b"".join(lines))
+            complaint = stream.log.write(b"".join(lines))
+            if complaint:
+                _write(stream.to, b"perdure: %s\n" % complaint.encode())
         prefix = b"[%d] " % stream.rank
         _write(stream.to, b"".join(prefix + line for line in lines))
 
 
-def _write(to: BinaryIO | io.FileIO, data: bytes) -> None:
+def _write(to: BinaryIO, data: bytes) -> None:
     try:
         to.write(data)
         to.flush()
     except (OSError, ValueError):
-        pass  # nobody reads our output any more, or the disk of the logs is full: the ranks must go on all the same
+        pass  # nobody reads our output any more: the ranks must go on all the same
 
 
 class _Log:
@@ -139,13 +141,23 @@ class _Log:
         self._path = path
         self._file = io.FileIO(path, "ab")
         self._nbytes = self._file.tell()
+        self._complained = False
 
-    def write(self, data: bytes) -> None:
-        """Append; what cannot be written is left out."""
+    def write(self, data: bytes) -> str:
+        """Append. What cannot be written is left out; return what a person is to be told of that, once."""
         if self._nbytes > 0 and self._nbytes + len(data) > LOG_BYTES:
             self._turn()
-        _write(self._file, data)
         self._nbytes += len(data)
+        try:
+            if self._file.write(data) == len(data):
+                return ""
+            reason = "no room"
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or str(error)
+        if self._complained:
+            return ""
+        self._complained = True
+        return f"{self._path} cannot be written ({reason}): what is printed from here on is not all in it"
 
     def _turn(self) -> None:
         first, second = (self._path.with_name(f"{self._path.name}.{i}") for i in (1, 2))

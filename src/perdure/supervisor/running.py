@@ -6,8 +6,10 @@ import uuid
 
 import msgspec
 
+from perdure.process.handle import is_running
 from perdure.supervisor.config import Spec
-from perdure.supervisor.job import Job
+from perdure.supervisor.folder import boot_id
+from perdure.supervisor.job import Job, State
 from perdure.supervisor.journal import Journal
 
 __all__ = ["next_job"]
@@ -21,8 +23,18 @@ def next_job(journal: Journal, spec: Spec, *, wall: float) -> tuple[Job, bool]:
     """
     kept = journal.newest()
     if kept is not None and not kept.job.state.final:
-        return msgspec.structs.replace(kept.job, term=kept.job.term + 1), True
+        job = msgspec.structs.replace(kept.job, term=kept.job.term + 1)
+        gone = all(node.machine == boot_id() and not is_running(node.pid) for node in job.places)
+        if gone and _shape(kept.spec) != _shape(spec):  # nothing of it can still run, and other places are asked for
+            job = msgspec.structs.replace(
+                job, state=State.START, places=(), roster=(), ending=None, lost=(), draining=()
+            )
+        return job, True
     run = uuid.uuid4().hex[:12]
     journal.begin(run, spec, at=wall)
     cordon = Job(name=spec.name, run=run) if kept is None else Job(name=spec.name, run=run, cordon=kept.job.cordon)
     return cordon, False
+
+
+def _shape(spec: Spec) -> tuple[object, ...]:
+    return (spec.min_nodes, spec.max_nodes, spec.spares, spec.command)
