@@ -262,6 +262,10 @@ class Machine:
                 message = Failed(seq=generation.seq, error=failure)
         if message is not None:
             actions += [Tell(c.id, message) for c in self.sessions.ranks_of(generation.session)]
+        if generation.adopter is not None and generation.by != drained_for and generation.by in self.partnered:
+            # It ended for the session before; other nodes of the one that went on from it wait for a word of theirs.
+            self.turns.again(generation, before=next(iter(self.turns.waiting), None))
+            return actions + self._settle()
         again = isinstance(result, Superseded) and generation.new_epoch is None  # by its adopter's first save
         for heir in list(self.turns.waiting):
             self._adopt_again(heir)
