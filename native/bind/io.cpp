@@ -139,7 +139,7 @@ int read_tiles_checked(int fd, int direct_fd, std::uint64_t offset, std::uint64_
 
 using Room = nb::ndarray<std::uint8_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 
-int recv_tiles_checked(int fd, Room into, std::int64_t tile_bytes, Room out, double within_s) {
+int recv_tiles_checked(int fd, Room into, std::int64_t tile_bytes, Room out, double within_s, unsigned most_silent) {
     if (tile_bytes < 1) throw nb::value_error("tile_bytes must be positive");
     if (!(within_s >= 0 && within_s <= kMaxWaitS)) throw nb::value_error("within_s must be from 0 to a million seconds");
     const auto size = static_cast<std::uint64_t>(tile_bytes);
@@ -147,7 +147,7 @@ int recv_tiles_checked(int fd, Room into, std::int64_t tile_bytes, Room out, dou
         throw nb::value_error("out must have 16 bytes for each tile");
     }
     nb::gil_scoped_release released;
-    return recv_tiles(fd, into.data(), into.size(), size, out.data(), within_s);
+    return recv_tiles(fd, into.data(), into.size(), size, out.data(), within_s, most_silent);
 }
 
 }  // namespace
@@ -159,9 +159,9 @@ void add_io(nb::module_& module) {
                nb::arg("depth"),
                "Read a span and digest its tiles: 0, an errno, or -1 if the file is cut; see read_tiles.h.");
     module.def("recv_tiles", &recv_tiles_checked, nb::arg("fd"), nb::arg("into").noconvert(), nb::arg("tile_bytes"),
-               nb::arg("out").noconvert(), nb::arg("within_s"),
-               "Receive from a socket and digest tiles: 0, an errno, -1 if the stream ended, -2 if it is late; see "
-               "recv_tiles.h.");
+               nb::arg("out").noconvert(), nb::arg("within_s"), nb::arg("most_silent") = 0,
+               "Receive from a socket and digest tiles: 0, an errno, -1 if the stream ended, -2 if it is late, -3 if the "
+               "peer is silent; see recv_tiles.h.");
     nb::class_<CheckedStream>(module, "WriteStream", "A stream of aligned blocks into a new file; see write_stream.h.")
         .def(nb::init<int, const std::string&, bool, std::int64_t, std::int64_t>(), nb::arg("fd"), nb::arg("engine"),
              nb::arg("direct"), nb::arg("block_bytes"), nb::arg("depth"))

@@ -132,7 +132,7 @@ class Ranks:
         give_up = time.monotonic() + within_s
         while not all(re.search(pattern, self.out(rank), re.M) for rank in ranks):
             late = time.monotonic() > give_up or len(self.poll()) == len(self.pids)
-            assert not late, f"no {pattern}\n{self.text()}"
+            assert not late, f"no {pattern}\n{self.text()}\n{self.stacks()}"
             time.sleep(0.005)
 
     def stacks(self) -> str:

@@ -31,15 +31,15 @@ def soon(seconds: float = 20.0) -> Deadline:
     return Deadline.after(seconds, "a test")
 
 
-def sealed(seed: int) -> tuple[RankIndex, memoryview]:
-    """A rank's pack of a 6 MB tensor and a small one."""
+def sealed(seed: int, *, shape: tuple[int, int] = SHAPE) -> tuple[RankIndex, memoryview]:
+    """A rank's pack of a tensor (of 6 MB) and a small one."""
     layout = Layout(
         {
-            name: TensorLayout(shape, (Piece.alone(0, whole_box(shape)),), "float32")
-            for name, shape in (("w", SHAPE), ("b", (7,)))
+            name: TensorLayout(each, (Piece.alone(0, whole_box(each)),), "float32")
+            for name, each in (("w", shape), ("b", (7,)))
         }
     )
-    wholes = {"w": random_bytes("float32", SHAPE, seed), "b": random_bytes("float32", (7,), seed)}
+    wholes = {"w": random_bytes("float32", shape, seed), "b": random_bytes("float32", (7,), seed)}
     saved = save_layout(layout, wholes, world=1)
     return saved.indexes["pack0"], memoryview(saved.packs["pack0"])
 
@@ -83,7 +83,9 @@ class Partner:
             give(link, what, views.__getitem__)
 
     def read(self, step: int) -> PeerPacks:
-        return PeerPacks(self.address, session="s", secret=SECRET, url="u", save=("s", step), file="a peer")
+        return PeerPacks(
+            self.address, session="s", secret=SECRET, url="u", save=("s", step), file="a peer", silent_s=10.0
+        )
 
 
 @pytest.fixture

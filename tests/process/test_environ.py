@@ -50,6 +50,8 @@ def test_a_rank_reads_what_its_launcher_wrote() -> None:
         master_port=4000,
         mark="m.3",
         events="/e",
+        node_name="n1",
+        domain="rack 3",
         resume_must=True,
         restore_before=300,
         skip=((7, 7), (317, 318)),

@@ -175,7 +175,8 @@ def test_a_failure_while_there_is_no_controller_is_heard_by_the_next(start: Star
 def test_nothing_is_left_when_front_and_controller_are_killed(start: Start) -> None:
     job = start("--nodes", "2", "--nproc", "2", "--checks", "none")
     job.await_files(*(f"up-0-{rank}-of-4-on-n{rank // 2}" for rank in range(4)))
-    assert len(job.pids()) == 4
+    while len(job.pids()) < 4:  # a file is there before what is in it
+        time.sleep(0.02)
     controller = job.controller()
     job.processes[0].kill()
     os.kill(controller, signal.SIGKILL)

@@ -143,6 +143,16 @@ def test_a_controller_that_comes_back_waits_for_launchers_that_may_still_keep_th
     assert cluster.now >= began_s + WAITS.orphan_s
 
 
+def test_an_order_that_was_lost_with_its_link_is_given_again() -> None:
+    cluster = Cluster(spec(grace_s=60.0), 1)
+    cluster.pass_time(1.0)
+    node = cluster.nodes["n0"]
+    cluster.handle(v.Asked(15))
+    cluster.close_link(node)  # with the order to stop in it
+    cluster.pass_time(3.0)
+    assert cluster.exit_code == 143
+
+
 def test_a_launcher_that_was_started_again_is_a_node_that_was_lost() -> None:
     cluster = Cluster(spec(), 1)
     cluster.pass_time(1.0)

@@ -49,11 +49,12 @@ class Met:
 
 @dataclass(frozen=True, slots=True)
 class Peers:
-    """How the agents of all nodes of a session are reached, in the order of nodes."""
+    """How the agents of all nodes of a session are reached, in the order of nodes; ``names`` are for people."""
 
     session: str
     secret: bytes
     addresses: tuple[Address, ...]
+    names: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +105,7 @@ class Meeting:
                     self.tell(Notice(text=text))
                 names = [told[ranks[0]]["name"] for ranks in nodes]
                 link, addresses = self._meet_nodes(place, link, names, said["secret"], partner)
-                peers = Peers(session, bytes.fromhex(said["secret"]), addresses)
+                peers = Peers(session, bytes.fromhex(said["secret"]), addresses, tuple(names))
         page = link.page if link is not None else self._share_page(place, len(nodes))
         return Met(session, run, link, page, place, peers if link is not None else None)
 

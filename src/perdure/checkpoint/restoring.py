@@ -184,7 +184,11 @@ class Restoring:
         return bool(self._gather(mine, "all ranks to restore")[0])
 
     def _load(self, opened: _Opened, invitations: Mapping[int, Any]) -> LoadReport:
-        return self._watched(lambda moved: opened.together.load(invitations, on_bytes=moved), "reading tensors")
+        def load(moved: Callable[[Any], None]) -> LoadReport:
+            opened.memory.on_bytes = moved
+            return opened.together.load(invitations, on_bytes=moved)
+
+        return self._watched(load, "reading tensors")
 
     def _hand_over(self, opened: _Opened) -> None:
         opened.target.finish(opened.catalog, rank=self._fabric.rank, world=self._fabric.world)
@@ -289,7 +293,7 @@ class Restoring:
             stall_s=self._deadlines.stall_s,
             label=f"restore.{rank}",
         )
-        return _Opened(catalog, memory, target, together, notes, wanted)
+        return _Opened(catalog, memory, target, together, [*memory.problems, *notes], wanted)
 
     def _unclaimed(self, opened: _Opened) -> PerdureError | None:
         """Why the ranks do not want all that was saved, where none of them wants all; the same on every rank."""
@@ -302,7 +306,7 @@ class Restoring:
 
     def _in_memory(self, candidate: Candidate) -> StepMemory:
         """What agents hold of a candidate: the own one first, others for what it lacks."""
-        memory = StepMemory(f"the memory of step {candidate.step}")
+        memory = StepMemory(f"the memory of step {candidate.step}", silent_s=self._deadlines.silent_s)
         if candidate.session is None or candidate.seq is None or self._link is None:
             return memory
         save = (candidate.session, candidate.seq)

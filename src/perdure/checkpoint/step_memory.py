@@ -21,10 +21,15 @@ __all__ = ["StepMemory"]
 
 
 class StepMemory:
-    """Grows while a restore finds out who holds what. A node that cannot be reached is noted, and does without."""
+    """Grows while a restore finds out who holds what. A node that cannot be reached is noted, and does without.
 
-    def __init__(self, file: str) -> None:
-        self._file = file
+    A node that is silent for ``silent_s`` seconds is given up. ``on_bytes`` may be set for the time of a load: it is
+    called, in any thread, with the bytes that have come from other nodes since the last call.
+    """
+
+    def __init__(self, file: str, *, silent_s: float) -> None:
+        self._file, self._silent_s = file, silent_s
+        self.on_bytes: Callable[[int], None] = lambda nbytes: None
         self._indexes: dict[int, RankIndex] = {}
         self._holders: dict[str, tuple[PackSource, ...]] = {}
         self._peers: list[PeerPacks | _Later] = []
@@ -41,6 +46,11 @@ class StepMemory:
     def whole(self) -> bool:
         """Whether all of the step is there."""
         return 0 < self.world == len(self._indexes)
+
+    @property
+    def problems(self) -> Sequence[str]:
+        """Which nodes could not be reached, and why."""
+        return self._problems
 
     @property
     def because(self) -> str:
@@ -68,7 +78,7 @@ class StepMemory:
         known = [self._indexes[rank] for rank in ranks if rank in self._indexes]
         if not known:
             return
-        later = _Later(lambda: self._packs_on(peers, node, url, save), f"{self._file} on node {node}")
+        later = _Later(lambda: self._packs_on(peers, node, url, save), self._label(peers, node))
         self._peers.append(later)
         for index in known:
             self._hold(later, index)
@@ -80,8 +90,13 @@ class StepMemory:
             secret=peers.secret,
             url=url,
             save=save,
-            file=f"{self._file} on node {node}",
+            file=self._label(peers, node),
+            silent_s=self._silent_s,
+            moved=lambda nbytes: self.on_bytes(nbytes),
         )
+
+    def _label(self, peers: Peers, node: int) -> str:
+        return f"{self._file} on node {node} ({peers.names[node]})"
 
     def holders(self, piece: StoredPiece) -> tuple[PackSource, ...]:
         """Who holds a piece, the nearest first."""

@@ -56,6 +56,7 @@ def run_nodes(
         max_restarts=args.max_restarts,
         grace_s=args.grace,
         resume=args.resume,
+        log_dir="" if args.log_dir is None else os.path.abspath(args.log_dir),
         checks=checks_of(args.checks, several=most + args.spares > 1),
         pair_checks=args.pair_checks,
         phase_deadlines=args.phase_deadline,

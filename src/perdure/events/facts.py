@@ -35,6 +35,7 @@ __all__ = [
     "Restored",
     "SaveFailed",
     "StepSaved",
+    "StepsBegan",
     "StopAgreed",
     "seconds",
     "size",
@@ -167,6 +168,18 @@ class AttemptStarted(Fact, frozen=True, kw_only=True, tag="attempt-started"):
 
     def __str__(self) -> str:
         return f"attempt {self.attempt} started with {self.world} rank{'s' if self.world != 1 else ''}"
+
+
+class StepsBegan(Fact, frozen=True, kw_only=True, tag="steps-began"):
+    """An attempt has completed its first step; the job had come as far as ``before``."""
+
+    attempt: int
+    step: int
+    before: int = 0
+
+    def __str__(self) -> str:
+        known = f"; the job had come to step {self.before} before" if self.before >= self.step else ""
+        return f"attempt {self.attempt} completed its first step, {self.step}{known}"
 
 
 class RankDied(Fact, frozen=True, kw_only=True, tag="rank-died"):

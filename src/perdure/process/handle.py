@@ -8,7 +8,7 @@ import signal
 import weakref
 from contextlib import suppress
 
-__all__ = ["Handle", "is_stopped"]
+__all__ = ["Handle", "is_running", "is_stopped"]
 
 
 class Handle:
@@ -39,8 +39,18 @@ class Handle:
 
 def is_stopped(pid: int) -> bool:
     """Whether a signal or a debugger has stopped process ``pid``."""
+    return _state(pid) in ("T", "t")
+
+
+def is_running(pid: int) -> bool:
+    """Whether there is a process ``pid`` that has not ended."""
+    return _state(pid) not in ("", "Z", "X")
+
+
+def _state(pid: int) -> str:
+    """The letter of /proc for what process ``pid`` does; empty if there is none."""
     try:
         with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as file:
-            return file.read().rpartition(")")[2].split()[0] in "Tt"
+            return file.read().rpartition(")")[2].split()[0]
     except OSError:
-        return False
+        return ""

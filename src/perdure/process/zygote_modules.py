@@ -16,6 +16,7 @@ import shutil
 import site
 import sys
 import sysconfig
+import time
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,8 @@ __all__ = ["PythonCommand", "modules_of"]
 
 _PLAIN = frozenset("bBdEIOPqsSuv")  # interpreter options without a value
 _VALUED = frozenset("WX")
+_BUDGET_S = 2.0  # the launcher waits for this
+_PACKAGES = frozenset({"site-packages", "dist-packages"})  # also those of another environment, on PYTHONPATH
 _MAX_FILES = 2000
 
 # What a library imports only when it is used, and every training script uses.
@@ -127,6 +130,7 @@ class _Search:
         self.found: dict[str, None] = {}
         self._folder = folder
         self._seen: set[str] = set()
+        self._until_s = time.monotonic() + _BUDGET_S
         self._installed = tuple({os.path.realpath(path) + os.sep for path in _installed_folders()})
         self._tops: dict[str, importlib.machinery.ModuleSpec | None] = {}
 
@@ -139,8 +143,8 @@ class _Search:
 
     def read(self, path: str, *, package: str) -> None:
         """Note what the file at ``path``, a module in ``package``, imports, and read what of it is the user's own."""
-        if path in self._seen or len(self._seen) >= _MAX_FILES:
-            return
+        if path in self._seen or len(self._seen) >= _MAX_FILES or time.monotonic() > self._until_s:
+            return  # what is not found is imported by the ranks, as ever
         self._seen.add(path)
         try:
             with open(path, "rb") as file:
@@ -177,7 +181,10 @@ class _Search:
         if top == "perdure" or spec.origin in ("built-in", "frozen"):
             return True
         places = [spec.origin] if spec.origin else list(spec.submodule_search_locations or ())
-        return all(os.path.realpath(place).startswith(self._installed) for place in places) and bool(places)
+        return all(self._is_of_an_installation(os.path.realpath(place)) for place in places) and bool(places)
+
+    def _is_of_an_installation(self, place: str) -> bool:
+        return place.startswith(self._installed) or not _PACKAGES.isdisjoint(place.split(os.sep))
 
     def _follow(self, name: str) -> None:
         """Read the user's module ``name``, if there is one, and the packages around it."""

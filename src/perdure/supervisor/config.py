@@ -66,6 +66,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     "Whether the job must find a step to go on from."
     skip_bad_batch: bool = False
     "Whether a batch that ends the job twice may be left out."
+    log_dir: str = ""
+    "Where what ranks print is kept on each node; empty if it is not."
     takeover: bool = False
     "Whether launchers may start another controller on another machine: then no half of them acts alone."
     waits: Waits = Waits()

@@ -15,17 +15,18 @@ import socket
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
 from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import DeadlineExceeded, PerdureError
-from perdure.events import Fact, Log
+from perdure.events import Fact, Log, StepsBegan
+from perdure.process.handle import is_running
 from perdure.supervisor import messages as m
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.config import Spec
-from perdure.supervisor.folder import JobFolder
+from perdure.supervisor.folder import JobFolder, boot_id
 from perdure.supervisor.job import Job, NodeFacts
 from perdure.supervisor.journal import Journal
 from perdure.supervisor.machine import Machine
@@ -77,6 +78,8 @@ class Controller:
         self._machine = Machine(spec, job, now=clock.monotonic(), rng=rng or random.Random(), again=again)
         self._written: Job | None = None
         self._written_s = clock.monotonic()
+        self._steps_only = False  # of what was written last
+        self._moved_in = self._stepped_in = -1  # the last attempt with a new step, and with any
         self._listener = listen_node(listen[0], port=listen[1])
         self._peers: list[Peer] = []
         self._greeted: queue.SimpleQueue[tuple[NodeLink, m.Hello]] = queue.SimpleQueue()
@@ -98,6 +101,9 @@ class Controller:
         self._write(())
         self._folder.publish(self.address, term=self._machine.job.term)
         threading.Thread(target=self._accept_forever, name="perdure-accept", daemon=True).start()
+        for node in self._machine.job.places:  # of a job that another controller has left
+            if _is_dead(node):
+                self._handle(v.Left(node.name, "dead", self._clock.monotonic()))
         try:
             while not self._over and not self._left_alone():
                 self._look()
@@ -200,13 +206,13 @@ class Controller:
         """Whether the launcher behind ``peer`` gives signs of life."""
         return self._clock.monotonic() - peer.heard_s < 2 * self._spec.waits.beat_s
 
-    def _drop(self, peer: Peer, how: str) -> None:
+    def _drop(self, peer: Peer, how: Literal["closed", "silent"]) -> None:
         if peer not in self._peers:
             return
         self._peers.remove(peer)
         peer.link.close()
         if peer.node is not None:
-            self._handle(v.Left(peer.node.name, "silent" if how == "silent" else "closed", peer.heard_s))
+            self._handle(v.Left(peer.node.name, "dead" if _is_dead(peer.node) else how, peer.heard_s))
 
     # --- looking ------------------------------------------------------------------------------------------------------
 
@@ -255,12 +261,13 @@ class Controller:
         match message:
             case m.Report():
                 peer.report = message
-            case m.Look(since=since):
-                self._send(peer, m.Shown(view=self._view(since)))
+            case m.Look(since=since, history=history):
+                self._send(peer, m.Shown(view=self._view(since, history=history)))
             case v.Asked() | v.Drain() | v.Uncordon():
                 self._asked(peer, message)
             case v.RankEnded() | v.Over() | v.Progressed() | v.Late() | v.Examined():
                 if peer.node is not None:
+                    self._note_first_step(message)
                     self._handle(msgspec.structs.replace(message, node=peer.node.name))
             case _:
                 self._drop(peer, "closed")  # it breaks the rules
@@ -277,7 +284,7 @@ class Controller:
         if peer.node is None:
             self._send(peer, m.Done(error=error))
 
-    def _view(self, since: int) -> m.View:
+    def _view(self, since: int, *, history: bool) -> m.View:
         now = self._clock.monotonic()
         return view_of(
             self._machine,
@@ -287,6 +294,7 @@ class Controller:
             began_at=self._began_at,
             now_at=self._clock.wall(),
             address=self.address,
+            moments=self._journal.moments(self._machine.job.run) if history else (),
         )
 
     def _left_alone(self) -> bool:
@@ -316,15 +324,27 @@ class Controller:
             self._written is not None
             and msgspec.structs.replace(job, best_step=self._written.best_step) == self._written
         )
-        steps_only = same and self._written is not None and job.best_step != self._written.best_step
-        if same and not (steps_only and now - self._written_s >= _QUIET_STEPS_S):
+        moved = self._written is not None and job.best_step != self._written.best_step
+        first = moved and self._moved_in != job.attempt  # at once: by it is known what an attempt took to come so far
+        if same and not (moved and (first or now - self._written_s >= _QUIET_STEPS_S)):
             return self._journal.write(None, facts, run=job.run, at=self._clock.wall())
-        numbers = self._journal.write(job, facts, run=job.run, at=self._clock.wall())
-        self._written, self._written_s = job, now
+        steps_only = same and moved and not first
+        instead = steps_only and self._steps_only
+        numbers = self._journal.write(job, facts, run=job.run, at=self._clock.wall(), instead=instead)
+        self._written, self._written_s, self._steps_only = job, now, steps_only
+        self._moved_in = job.attempt if moved else self._moved_in
         memo = self._memo()
         for peer in [each for each in self._peers if each.node]:
             self._send(peer, memo)
         return numbers
+
+    def _note_first_step(self, event: v.Event) -> None:
+        """Journal when an attempt completes its first step, whether or not it is a new one: for `goodput`."""
+        job = self._machine.job
+        if isinstance(event, v.Progressed) and event.attempt == job.attempt != self._stepped_in:
+            self._stepped_in = job.attempt
+            fact = StepsBegan(attempt=job.attempt, step=event.step, before=job.best_step)
+            self._journal.write(None, [fact], run=job.run, at=self._clock.wall())
 
     def _memo(self) -> m.Memo:
         self._n_memos += 1
@@ -373,3 +393,8 @@ class Controller:
             return True
         except (PerdureError, DeadlineExceeded, OSError):
             return False
+
+
+def _is_dead(node: NodeFacts) -> bool:
+    """Whether the launcher of ``node`` is known to be dead: it ran on this machine, and has ended."""
+    return bool(node.machine) and node.machine == boot_id() and not is_running(node.pid)

@@ -16,8 +16,8 @@ import msgspec
 from perdure.errors import StorageError
 from perdure.events import Fact
 from perdure.supervisor.config import Spec
-from perdure.supervisor.job import Job
-from perdure.supervisor.messages import Told
+from perdure.supervisor.job import Job, State
+from perdure.supervisor.messages import Moment, Told
 
 __all__ = ["Journal", "Kept"]
 
@@ -31,6 +31,7 @@ create table if not exists facts (
     fields text not null);
 """
 _KEPT_STATES = 10_000
+MOST_FACTS = 10_000
 
 
 class Kept(NamedTuple):
@@ -91,10 +92,15 @@ class Journal:
             ]
         )
 
-    def write(self, job: Job | None, facts: Sequence[Fact], *, run: str, at: float) -> list[int]:
-        """Commit ``job`` (None: it is as it was) and ``facts``; return the facts' numbers once all is durable."""
+    def write(self, job: Job | None, facts: Sequence[Fact], *, run: str, at: float, instead: bool = False) -> list[int]:
+        """Commit ``job`` (None: it is as it was) and ``facts``; return the facts' numbers once all is durable.
+
+        ``instead`` puts the job in the place of the state that was written last.
+        """
         todo: list[tuple[str, tuple[object, ...]]] = []
         if job is not None:
+            if instead:
+                todo.append(("delete from states where number = (select max(number) from states)", ()))
             todo.append(
                 (
                     "insert into states (run, at, state, job) values (?, ?, ?, ?)",
@@ -111,7 +117,7 @@ class Journal:
         last = self._do(todo)
         return list(range(last - len(facts) + 1, last + 1))
 
-    def facts(self, run: str | None = None, *, since: int = 0, most: int = 500) -> tuple[Told, ...]:
+    def facts(self, run: str | None = None, *, since: int = 0, most: int = MOST_FACTS) -> tuple[Told, ...]:
         """The facts of ``run`` (None: of all) after number ``since``, in order; the last ``most`` of them."""
         rows = self._all(
             "select number, at, kind, sentence, fields from facts where number > ? and (? is null or run = ?) "
@@ -127,6 +133,15 @@ class Journal:
         """When ``run`` was in which state, in order."""
         rows = self._all("select at, job from states where run = ? order by number", (run,))
         return [(float(at), msgspec.json.decode(job, type=Job)) for at, job in rows]
+
+    def moments(self, run: str) -> tuple[Moment, ...]:
+        """What `states` says, in short: a long run has many."""
+        rows = self._all(
+            "select at, state, json_extract(job, '$.attempt'), json_extract(job, '$.best_step') from states "
+            "where run = ? order by number",
+            (run,),
+        )
+        return tuple(Moment(at=at, state=State(state), attempt=attempt, step=step) for at, state, attempt, step in rows)
 
     def close(self) -> None:
         """Close the file; twice is fine."""

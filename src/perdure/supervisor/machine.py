@@ -219,8 +219,9 @@ class Machine:
             self._start_on(member)  # the order was journaled, and never arrived
         elif holding.attempt < self.job.attempt:
             member.over = Over(node=name, attempt=self.job.attempt)  # it never started, and is not told to any more
-        if self._attempt.killed and member.over is None:
-            self._out.append(Kill(name, self.job.attempt))
+        if member.over is None and self.job.ending is not None:  # an order of the link before may not have arrived
+            killed = self._attempt.killed or self._why() == "done"
+            self._out.append((Kill if killed else Terminate)(name, self.job.attempt))
 
     def _enrol(self, node: NodeFacts) -> None:
         roster = self.job.roster
@@ -234,8 +235,10 @@ class Machine:
         self._here.pop(name, None)
         member = self._attempt.member(name)
         if member is not None:
-            relink_s = 0.0 if how == "silent" else self.spec.waits.relink_s
+            relink_s = self.spec.waits.relink_s if how == "closed" else 0.0
             member.gone(heard_s, relink_until_s=self._now + relink_s)
+            if how == "dead":
+                member.dead_s, member.relink_until_s = self._now, self._now
         if self._exam is not None:
             self._exam.gone(name)
 

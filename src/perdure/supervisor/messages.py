@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from perdure.supervisor.config import Spec
-from perdure.supervisor.job import Job, NodeFacts
+from perdure.supervisor.job import Job, NodeFacts, State
 from perdure.supervisor.vocabulary import (
     Asked,
     Drain,
@@ -36,6 +36,7 @@ __all__ = [
     "Hello",
     "Look",
     "Memo",
+    "Moment",
     "NodeView",
     "RankView",
     "Refused",
@@ -147,9 +148,10 @@ class Tell(_Message, frozen=True, kw_only=True, tag="tell"):
 
 
 class Look(_Message, frozen=True, kw_only=True, tag="look"):
-    """Show me the job; with the facts after number ``since``."""
+    """Show me the job; with the facts after number ``since``, and with its ``moments`` if those are wanted."""
 
     since: int = 0
+    history: bool = False
 
 
 class NodeView(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +161,7 @@ class NodeView(msgspec.Struct, frozen=True, kw_only=True):
     place: int | None = None
     base: int = 0
     standing: str = ""
-    "``runs``, ``spare``, ``lost``, ``cordoned: why``, ``draining``."
+    "``runs``, ``spare``, ``lost``, ``cordoned``, ``draining``, ``drained``; without a controller nobody knows."
     heard_s: float = 0.0
     "Seconds since it was last heard."
     ranks: tuple[RankView, ...] = ()
@@ -177,6 +179,15 @@ class Told(msgspec.Struct, frozen=True, kw_only=True):
     "The fact as JSON."
 
 
+class Moment(msgspec.Struct, frozen=True, kw_only=True):
+    """At ``at`` (seconds since 1970) the job was in ``state``, with so many completed steps."""
+
+    at: float
+    state: State
+    attempt: int
+    step: int
+
+
 class View(msgspec.Struct, frozen=True, kw_only=True):
     """The job as it is now."""
 
@@ -187,6 +198,8 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     began_at: float
     now_at: float
     address: tuple[str, int] = ("", 0)
+    moments: tuple[Moment, ...] = ()
+    "What the journal says of the run, in order."
 
 
 class Shown(_Message, frozen=True, kw_only=True, tag="shown"):

@@ -4,6 +4,7 @@ stderr ended.
 
 from __future__ import annotations
 
+import io
 import os
 import selectors
 import threading
@@ -15,7 +16,9 @@ from typing import BinaryIO
 
 from perdure.errors import StorageError
 
-__all__ = ["Output"]
+__all__ = ["LOG_BYTES", "Output"]
+
+LOG_BYTES = 64 << 20
 
 _READ_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 16
@@ -30,14 +33,15 @@ class _Stream:
     rank: int
     to: BinaryIO
     tail: deque[bytes] | None
-    log: BinaryIO | None
+    log: _Log | None
     partial: bytearray = field(default_factory=bytearray)
 
 
 class Output:
     """The output of one attempt. ``stdouts`` and ``stderrs`` map rank to a pipe's descriptor (not owned).
 
-    With ``log_dir``, what rank 3 prints also goes to ``<log_dir>/rank-3.log``.
+    With ``log_dir``, what rank 3 prints also goes to ``<log_dir>/rank-3.log``; a log of `LOG_BYTES` is renamed to
+    ``rank-3.log.1`` (and that to ``.2``, of which there is no more) and begun anew.
     """
 
     def __init__(
@@ -115,12 +119,12 @@ class Output:
         if stream.tail is not None:
             stream.tail.extend(line.rstrip() for line in lines)
         if stream.log is not None:
-            _write(stream.log, b"".join(lines))
+            stream.log.write(b"".join(lines))
         prefix = b"[%d] " % stream.rank
         _write(stream.to, b"".join(prefix + line for line in lines))
 
 
-def _write(to: BinaryIO, data: bytes) -> None:
+def _write(to: BinaryIO | io.FileIO, data: bytes) -> None:
     try:
         to.write(data)
         to.flush()
@@ -128,10 +132,43 @@ def _write(to: BinaryIO, data: bytes) -> None:
         pass  # nobody reads our output any more, or the disk of the logs is full: the ranks must go on all the same
 
 
-def _open_logs(folder: Path, ranks: list[int]) -> dict[int, BinaryIO]:
+class _Log:
+    """A rank's log, which never takes more than three times `LOG_BYTES`."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._file = io.FileIO(path, "ab")
+        self._nbytes = self._file.tell()
+
+    def write(self, data: bytes) -> None:
+        """Append; what cannot be written is left out."""
+        if self._nbytes > 0 and self._nbytes + len(data) > LOG_BYTES:
+            self._turn()
+        _write(self._file, data)
+        self._nbytes += len(data)
+
+    def _turn(self) -> None:
+        first, second = (self._path.with_name(f"{self._path.name}.{i}") for i in (1, 2))
+        try:
+            if first.exists():
+                os.replace(first, second)
+            os.replace(self._path, first)
+            fresh = io.FileIO(self._path, "ab")
+        except OSError:
+            self._nbytes = 0  # the folder is gone, or full: go on in the same file, and look again later
+            return
+        self._file.close()
+        self._file, self._nbytes = fresh, 0
+
+    def close(self) -> None:
+        """No more is written."""
+        self._file.close()
+
+
+def _open_logs(folder: Path, ranks: list[int]) -> dict[int, _Log]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return {rank: open(folder / f"rank-{rank}.log", "ab", buffering=0) for rank in ranks}
+        return {rank: _Log(folder / f"rank-{rank}.log") for rank in ranks}
     except OSError as error:
         raise StorageError(
             f"cannot write logs in {folder}: {error.strerror}", file=str(folder), errno=error.errno

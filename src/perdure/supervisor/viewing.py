@@ -6,10 +6,11 @@ from collections.abc import Mapping
 
 from perdure.supervisor.config import Spec
 from perdure.supervisor.job import NodeFacts
+from perdure.supervisor.journal import Kept
 from perdure.supervisor.machine import Machine
-from perdure.supervisor.messages import NodeView, Report, Told, View
+from perdure.supervisor.messages import Moment, NodeView, Report, Told, View
 
-__all__ = ["view_of"]
+__all__ = ["kept_view", "view_of"]
 
 
 def view_of(
@@ -21,6 +22,7 @@ def view_of(
     began_at: float,
     now_at: float,
     address: tuple[str, int],
+    moments: tuple[Moment, ...] = (),
 ) -> View:
     """Return the job as it is; ``reports`` maps a connected node to what it said last, and how many seconds ago."""
     here, job = machine.here(), machine.job
@@ -30,7 +32,34 @@ def view_of(
         nodes.append(_node(machine, here.get(node.name, node), place, base, reports, now_at))
         base += node.nproc
     nodes += [_node(machine, here[name], None, 0, reports, now_at) for name in here if name not in names]
-    return View(job=job, spec=spec, nodes=tuple(nodes), facts=facts, began_at=began_at, now_at=now_at, address=address)
+    return View(
+        job=job,
+        spec=spec,
+        nodes=tuple(nodes),
+        facts=facts,
+        began_at=began_at,
+        now_at=now_at,
+        address=address,
+        moments=moments,
+    )
+
+
+def kept_view(kept: Kept, facts: tuple[Told, ...], moments: tuple[Moment, ...], *, until: float) -> View:
+    """Return a job without a controller, as its journal had it at ``until``: nobody knows what its nodes do now."""
+    standing = "released" if kept.job.state.final else "unknown"
+    nodes, base = [], 0
+    for place, node in enumerate(kept.job.places):
+        nodes.append(NodeView(facts=node, place=place, base=base, standing=standing, heard_s=-1.0))
+        base += node.nproc
+    return View(
+        job=kept.job,
+        spec=kept.spec,
+        nodes=tuple(nodes),
+        facts=facts,
+        began_at=kept.began_at,
+        now_at=until,
+        moments=moments,
+    )
 
 
 def _node(

@@ -85,10 +85,12 @@ class Joined(msgspec.Struct, frozen=True):
 
 
 class Left(msgspec.Struct, frozen=True):
-    """A launcher's link is closed, or nothing has been heard of it since ``heard_s`` (monotonic)."""
+    """A launcher's link is closed, or nothing has been heard of it since ``heard_s`` (monotonic); or it is known to be
+    dead, because it ran on the controller's own machine.
+    """
 
     node: str
-    how: Literal["closed", "silent"]
+    how: Literal["closed", "silent", "dead"]
     heard_s: float
 
 

@@ -12,13 +12,16 @@ the bulk. Bulk is bare: an authenticated message of the caller's says what its d
 them.
 
 Blocking, under deadlines: a call waits in the kernel, which fills whole buffers, until its deadline; bytes that only
-trickle do not extend it. One thread may send while another receives; `shutdown` may come from any.
+trickle do not extend it. A call that is given ``silent_s`` is given up sooner, once not a byte has moved for so long:
+its deadline can then be a late one, for a link that is slow. One thread may send while another receives; `shutdown`
+may come from any.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hmac
+import math
 import os
 import select
 import socket
@@ -28,8 +31,9 @@ from types import TracebackType
 from typing import Any, Final, Self
 
 from perdure.clock import Deadline
-from perdure.errors import CallError, DeadlineExceeded, LinkLost, ProtocolError
+from perdure.errors import CallError, LinkLost, ProtocolError
 from perdure.wire.frames import MAX_BODY_BYTES, decode_body, json_of
+from perdure.wire.patience import Patience
 
 try:
     from perdure import _native
@@ -53,12 +57,10 @@ _RETRY_S: Final = 0.05
 _BUFFER_BYTES: Final = 4 << 20
 _CALL_BYTES: Final = 16 << 20  # between two native calls signals are seen
 _CALL_S: Final = 1e6  # the longest that a native call takes
-_CUT, _LATE = -1, -2
+_CUT, _LATE, _SILENT = -1, -2, -3
 _DIGEST_BYTES: Final = 16
 _MAX_BULK_BYTES: Final = 1 << 46
 _SILENT_S: Final = 30
-_LONGEST_S: Final = 3600.0
-_TIMEVAL: Final = struct.Struct("@ll")
 
 
 class NodeLink:
@@ -78,27 +80,29 @@ class NodeLink:
         self._type, self._max_body_bytes = type, max_body_bytes
         self._n_sent = self._n_received = self._n_bulk = 0
 
-    def send(self, message: Any, bulk: memoryview | None = None, *, deadline: Deadline) -> None:
+    def send(
+        self, message: Any, bulk: memoryview | None = None, *, deadline: Deadline, silent_s: float = math.inf
+    ) -> None:
         """Send ``message`` and after it the bytes of ``bulk``."""
         body = json_of(message, max_body_bytes=self._max_body_bytes)
         nbytes = 0 if bulk is None else bulk.nbytes
         mac = _mac(self._send_key, self._n_sent, nbytes, body)
         self._n_sent += 1
-        _send_all(self._sock, memoryview(_HEADER.pack(len(body), nbytes, mac) + body), deadline)
+        _send_all(self._sock, memoryview(_HEADER.pack(len(body), nbytes, mac) + body), deadline, silent_s)
         if bulk is not None:
-            _send_all(self._sock, bulk.cast("B"), deadline)
+            _send_all(self._sock, bulk.cast("B"), deadline, silent_s)
 
-    def recv(self, deadline: Deadline) -> tuple[Any, int]:
+    def recv(self, deadline: Deadline, *, silent_s: float = math.inf) -> tuple[Any, int]:
         """Wait for a message; return it and how many bytes of bulk follow, which `recv_bulk` must take next.
 
         Raises `CallError` if it has not taken those of the message before.
         """
         if self._n_bulk:
             raise CallError(f"{self._n_bulk} bytes of the message before have not been received")
-        n_body, nbytes, mac = _HEADER.unpack(_recv_exactly(self._sock, _HEADER.size, deadline))
+        n_body, nbytes, mac = _HEADER.unpack(_recv_exactly(self._sock, _HEADER.size, deadline, silent_s))
         if n_body > self._max_body_bytes or nbytes > _MAX_BULK_BYTES:
             raise ProtocolError(f"a peer announced a message of {n_body} bytes; the bound is {self._max_body_bytes}")
-        body = _recv_exactly(self._sock, n_body, deadline)
+        body = _recv_exactly(self._sock, n_body, deadline, silent_s)
         if not hmac.compare_digest(mac, _mac(self._recv_key, self._n_received, nbytes, body)):
             raise ProtocolError(
                 "a message between nodes is not from whom it claims to be: it does not know the job's secret"
@@ -107,18 +111,24 @@ class NodeLink:
         self._n_bulk = nbytes
         return decode_body(body, type=self._type), nbytes
 
-    def recv_bulk(self, into: memoryview, deadline: Deadline) -> None:
+    def recv_bulk(self, into: memoryview, deadline: Deadline, *, silent_s: float = math.inf) -> None:
         """Fill ``into`` with the next bytes that `recv` announced: all at once or in several calls.
 
         Raises `CallError` if ``into`` has more bytes than are to come.
         """
         if into.nbytes > self._n_bulk:
             raise CallError(f"{into.nbytes} bytes are wanted and {self._n_bulk} are to come")
-        _recv_into(self._sock, into.cast("B"), deadline)
+        _recv_into(self._sock, into.cast("B"), deadline, silent_s)
         self._n_bulk -= into.nbytes
 
     def recv_tiles(
-        self, into: memoryview, tile_bytes: int, deadline: Deadline, *, digest: Callable[[memoryview], bytes]
+        self,
+        into: memoryview,
+        tile_bytes: int,
+        deadline: Deadline,
+        *,
+        digest: Callable[[memoryview], bytes],
+        silent_s: float = math.inf,
     ) -> bytes:
         """Fill ``into`` as `recv_bulk` does, and digest each tile of it while it still lies in the cache.
 
@@ -133,9 +143,9 @@ class NodeLink:
         for at in range(0, room.nbytes, call_bytes):
             part = room[at : at + call_bytes]
             if NATIVE:
-                digests.append(_recv_digested(self._sock, part, tile_bytes, deadline))
+                digests.append(_recv_digested(self._sock, part, tile_bytes, deadline, silent_s))
             else:
-                _recv_into(self._sock, part, deadline)
+                _recv_into(self._sock, part, deadline, silent_s)
                 digests.append(digest(part))
             self._n_bulk -= part.nbytes
         return b"".join(digests)
@@ -287,10 +297,11 @@ def _prepare(sock: socket.socket) -> None:
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_S * 1000)
 
 
-def _send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None:
+def _send_all(sock: socket.socket, data: memoryview, deadline: Deadline, silent_s: float = math.inf) -> None:
+    patience = Patience(sock, socket.SO_SNDTIMEO, deadline, silent_s)
     while data.nbytes:
         try:
-            _wait_at_most(sock, socket.SO_SNDTIMEO, deadline)
+            patience.arm()
             n = sock.send(data, socket.MSG_NOSIGNAL)
         except BlockingIOError:
             n = 0
@@ -298,25 +309,26 @@ def _send_all(sock: socket.socket, data: memoryview, deadline: Deadline) -> None
             raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
         data = data[n:]
         if data.nbytes:
-            _check(deadline)
+            patience.moved(n)
 
 
-def _recv_exactly(sock: socket.socket, nbytes: int, deadline: Deadline) -> bytes:
+def _recv_exactly(sock: socket.socket, nbytes: int, deadline: Deadline, silent_s: float = math.inf) -> bytes:
     data = bytearray()
     while len(data) < nbytes:  # grows with what comes, whatever was announced
         part = bytearray(min(nbytes - len(data), _BUFFER_BYTES))
-        _recv_into(sock, memoryview(part), deadline)
+        _recv_into(sock, memoryview(part), deadline, silent_s)
         data += part
     return bytes(data)
 
 
-def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> None:
+def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline, silent_s: float = math.inf) -> None:
+    patience = Patience(sock, socket.SO_RCVTIMEO, deadline, silent_s)
     while into.nbytes:
         try:
-            _wait_at_most(sock, socket.SO_RCVTIMEO, deadline)
+            patience.arm()
             n = sock.recv_into(into, 0, socket.MSG_WAITALL)
         except BlockingIOError:
-            _check(deadline)
+            patience.moved(0)
             continue
         except OSError as error:
             raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
@@ -324,19 +336,24 @@ def _recv_into(sock: socket.socket, into: memoryview, deadline: Deadline) -> Non
             raise LinkLost("a node closed the connection")
         into = into[n:]
         if into.nbytes:
-            _check(deadline)
+            patience.moved(n)
 
 
-def _recv_digested(sock: socket.socket, into: memoryview, tile_bytes: int, deadline: Deadline) -> bytes:
+def _recv_digested(
+    sock: socket.socket, into: memoryview, tile_bytes: int, deadline: Deadline, silent_s: float
+) -> bytes:
     digests = bytearray(-(-into.nbytes // tile_bytes) * _DIGEST_BYTES)
+    patience = Patience(sock, socket.SO_RCVTIMEO, deadline, silent_s)
     within_s = max(min(deadline.left(), _CALL_S), 0.0)
     try:
-        _wait_at_most(sock, socket.SO_RCVTIMEO, deadline)
-        code = _native.recv_tiles(sock.fileno(), into, tile_bytes, digests, within_s)
+        patience.arm()
+        code = _native.recv_tiles(sock.fileno(), into, tile_bytes, digests, within_s, patience.most_silent)
     except OSError as error:
         raise LinkLost(f"the connection to a node broke: {error.strerror or error}") from error
+    if code == _SILENT:
+        patience.silent()
     if code == _LATE:
-        raise DeadlineExceeded(f"gave up waiting for {deadline.what}", what=deadline.what, missing="")
+        patience.late()
     if code != 0:
         raise LinkLost(
             "a node closed the connection" if code == _CUT else f"the connection to a node broke: {os.strerror(code)}"
@@ -351,14 +368,3 @@ def _ready(sock: socket.socket, what: int, within_s: float) -> bool:
     except ValueError:
         raise LinkLost("the connection to a node is closed") from None
     return bool(poller.poll(within_s * 1000))
-
-
-def _wait_at_most(sock: socket.socket, option: int, deadline: Deadline) -> None:
-    """Let the next call that sends or receives wait in the kernel, which fills whole buffers, until the deadline."""
-    us = max(int(min(deadline.left(), _LONGEST_S) * 1e6), 1)  # 0 would be for ever
-    sock.setsockopt(socket.SOL_SOCKET, option, _TIMEVAL.pack(*divmod(us, 1_000_000)))
-
-
-def _check(deadline: Deadline) -> None:
-    if deadline.passed():
-        raise DeadlineExceeded(f"gave up waiting for {deadline.what}", what=deadline.what, missing="")
