@@ -7,8 +7,8 @@ from test_generations import begin, broken, committed, digests, drains, met, ran
 
 from perdure.checkpoint.generations import Machine
 from perdure.checkpoint.messages import Adopt, Adopted, Terms
-from perdure.checkpoint.vocabulary import Broken, Client, Fostered, Phase
-from perdure.errors import AgentLost, BlobMissing, Superseded
+from perdure.checkpoint.vocabulary import Broken, Client, Drained, Fostered, Phase
+from perdure.errors import AgentLost, BlobMissing, StorageFull, Superseded
 
 ADOPT = Adopt(generation=-7, session="s", seq=2, step=6, epoch=1, base_slot=3)
 KEPT = Fostered(epoch=1, base=3, ranks=(1,), said=((1, {"w": "d"}),), raw_nbytes=10, terms=Terms(meta={"a": 1}))
@@ -83,6 +83,22 @@ def test_a_session_that_goes_on_while_the_one_before_still_tries_gets_its_turn()
     (drain,) = drains(machine.drained(generation, AgentLost("node 1 is gone")))
     assert drain.generation is generation
     assert told(committed(machine, generation, 4), client) == [Adopted(generation=generation.id, slot=4, error=None)]
+
+
+def test_a_drain_that_ends_for_the_session_before_is_told_to_the_nodes_of_the_one_that_went_on() -> None:
+    for result in (Drained(4, 200, 220, 0.5), StorageFull("no space left")):
+        old = rank(0, world=1)
+        machine = met(old)
+        generation, _ = saved(machine, old)
+        client = new_session(machine)
+        machine.partnered.add("t")
+        assert drains(machine.adopted(client, replace(ADOPT, generation=generation.id, seq=1), NOTHING)) == []
+        actions = machine.drained(generation, result)
+        (drain,) = drains(actions)
+        assert (drain.generation, told(actions, client), machine.turns.drains_for("t")) == (generation, [], True)
+        assert told(committed(machine, generation, 4), client) == [
+            Adopted(generation=generation.id, slot=4, error=None)
+        ]
 
 
 def test_what_is_kept_for_a_lost_node_waits_for_the_drain_of_a_save_before_it() -> None:

@@ -450,17 +450,24 @@ def test_an_heir_follows_what_its_base_went_on_from_if_the_base_cannot_be_made_d
     assert (drain.generation, drain.base) == (heir, 3)
 
 
-def test_adopting_what_is_not_in_memory_is_refused_and_what_is_durable_answered_at_once() -> None:
+def test_adopting_what_is_not_in_memory_is_refused() -> None:
     a = rank(0, world=1)
     machine = met(a)
     (message,) = told(machine.adopted(a, Adopt(generation=99)), a)
     assert message.slot is None
     assert message.error is not None
+
+
+def test_what_was_durable_and_is_adopted_has_its_turn_again_for_its_store_may_have_been_lost() -> None:
+    a = rank(0, world=1)
+    machine = met(a)
     generation, _ = saved(machine, a)
-    committed(machine, generation, 6)
-    assert told(machine.adopted(a, Adopt(generation=generation.id)), a) == [
-        Adopted(generation=generation.id, slot=6, error=None)
-    ]
+    machine.drained(generation, Drained(6, 200, 220, 0.5, keep=True))
+    b = rank(0, session="t", world=1, client=2)
+    machine.joined(b, 1.0)
+    (drain,) = drains(machine.adopted(b, Adopt(generation=generation.id)))
+    assert (drain.generation, drain.on, generation.by, generation.slot) == (generation, None, "t", None)
+    assert told(committed(machine, generation, 4), b) == [Adopted(generation=generation.id, slot=4, error=None)]
 
 
 # --- the end ---------------------------------------------------------------------------------------------------------

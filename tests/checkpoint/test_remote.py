@@ -480,3 +480,20 @@ def test_what_memory_holds_is_newer_than_the_copy_of_a_home_that_was_lost(
     assert ranks.digests().items() <= undisturbed.items()
     assert place.steps()[-1] == 9
     await_that(lambda: steps_at(far) == [3, 6, 9], "the later steps to be carried")
+
+
+def test_a_home_that_was_lost_gets_the_step_in_memory_from_old_nodes_with_a_new_one(place: Place) -> None:
+    """Step 4 was at home, and its agents know that; the new node has no part of it, and is told where it lies now."""
+    options = [*tiers(place), "--every", "2", "--remote-every", "3"]
+    ranks = place.start("--steps", "16", *options, "--hold", f"5:{place.folder}/go", nodes=["a", "b"])
+    ranks.await_line(r"^D 5 ", ranks=(0, 1))
+    far = place.folder / "far"
+    await_that(lambda: (far / "slots").exists() and steps_at(far) == [3], "step 3 to be carried")
+    await_that(lambda: place.steps() == [2, 3, 4], "the commits")
+    ranks.kill_all()
+    shutil.rmtree(place.run_dir)
+    ranks = place.train("--steps", "9", *options, world=3, nodes=["a", "b", "x"])
+    assert ranks.began_at() == [4, 4, 4]
+    assert not any("could not save" in ranks.out(rank) for rank in range(3))
+    assert {4, 6, 8, 9} <= set(place.steps())
+    await_that(lambda: steps_at(far) == [3, 6, 9], "the later steps to be carried")

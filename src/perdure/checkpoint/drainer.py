@@ -123,6 +123,9 @@ class Drainer:
         if council is not None:
             return self._drain_together(action, seq, council)
         run, order = self._begin(action, seq)
+        there = self._there(run, order, generation)
+        if there is not None:
+            return there, generation.raw_nbytes, 0
         part = self._write(run, order, action, "node0")
         assert part is not None
         try:
@@ -139,6 +142,10 @@ class Drainer:
         generation, part = action.generation, None
         try:
             run, order = self._begin(action, seq)
+            there = self._there(run, order, generation) if council.leads else None
+            if there is not None:
+                council.conclude(generation.name, slot=there)
+                return there, generation.raw_nbytes, 0
             part = self._write(run, order, action, f"node{council.node}")
             if part is not None:
                 self._compare(generation, part)
@@ -199,8 +206,23 @@ class Drainer:
             if error.facts.get("final") and part is not None:
                 draining.withdraw(run, part.ref)
             raise
+        if part is not None and generation.by != generation.session and part.ref not in run.read_slot(slot).parts:
+            draining.withdraw(run, part.ref)  # the step lay there already
+            return slot, mine.raw_nbytes, 0
         self._remember(generation, part, slot)
         return slot, mine.raw_nbytes, mine.stored_nbytes
+
+    def _there(self, run: Run, order: draining.Order, generation: Generation) -> int | None:
+        """The slot of a step that another session went on from, if it was committed already and is still there.
+
+        The session before may have committed it after this one looked; or it may have, and the store was lost since.
+        """
+        if generation.by == generation.session:
+            return None
+        found = draining.find_commit(run, order, after=None)
+        if found is None or (found.session, found.seq) != generation.name or run.is_pruned(found.slot):
+            return None
+        return found.slot
 
     def _begin(self, action: Drain, seq: int) -> tuple[Run, draining.Order]:
         generation, terms = action.generation, action.generation.terms

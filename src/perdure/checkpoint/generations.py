@@ -262,6 +262,10 @@ class Machine:
                 message = Failed(seq=generation.seq, error=failure)
         if message is not None:
             actions += [Tell(c.id, message) for c in self.sessions.ranks_of(generation.session)]
+        if generation.adopter is not None and generation.by != drained_for and generation.by in self.partnered:
+            # It ended for the session before; other nodes of the one that went on from it wait for a word of theirs.
+            self.turns.again(generation, before=next(iter(self.turns.waiting), None))
+            return actions + self._settle()
         again = isinstance(result, Superseded) and generation.new_epoch is None  # by its adopter's first save
         for heir in list(self.turns.waiting):
             self._adopt_again(heir)
@@ -275,7 +279,9 @@ class Machine:
     def adopted(self, client: Client, adopt: Adopt, fostered: Fostered | None = None) -> list[Action]:
         """A new session goes on from a generation: make it durable, again if that had failed.
 
-        With it what is ``fostered`` for nodes that are gone, and then also where this one saved nothing itself.
+        With it what is ``fostered`` for nodes that are gone, and then also where this one saved nothing itself. One
+        that is durable as far as this agent knows has its turn too: the session found it in no store, which may have
+        been lost since; and nodes that hold nothing of it wait for node 0 to say where it lies (`drainer`).
         """
         generation = self.by_id(adopt.generation)
         if generation is None and fostered is not None:
@@ -287,11 +293,9 @@ class Machine:
         if generation is None or not generation.whole:
             return self.not_adopted(client, adopt, ProtocolError(f"generation {adopt.generation} is not in memory"))
         generation.fostered = fostered
-        if generation.phase is Phase.DURABLE:
-            return [Tell(client.id, Adopted(generation=generation.id, slot=generation.slot, error=None))]
         generation.adopter, generation.by = client.id, client.session
-        if generation.phase in (Phase.UNDRAINED, Phase.HELD):
-            self.turns.add(generation)
+        if generation.phase in (Phase.UNDRAINED, Phase.HELD, Phase.DURABLE):
+            self.turns.again(generation)
         return self._settle()
 
     def not_adopted(self, client: Client, adopt: Adopt, error: PerdureError) -> list[Action]:

@@ -46,6 +46,13 @@ class Turns:
         generation.phase = Phase.COMPLETE
         self.waiting.insert(len(self.waiting) if before is None else self.waiting.index(before), generation)
 
+    def again(self, generation: Generation, *, before: Generation | None = None) -> None:
+        """It is no longer known to be durable: it waits for its turn, and no delta is made on it meanwhile."""
+        generation.slot = None
+        if self.base is generation:
+            self.base = None  # its segments stay: it waits
+        self.add(generation, before=before)
+
     def remove(self, generation: Generation) -> None:
         """It needs no turn any more, if it waits for one."""
         if generation in self.waiting:
