@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 import torch
-from conftest import Place, await_that, flip
 
 import perdure
+from conftest import Place, await_that, flip
 from perdure.checkpoint.config import Deadlines
 from perdure.clock import SystemClock
 from perdure.errors import BlobMissing, CallError, DeadlineExceeded, PerdureError, StorageError
