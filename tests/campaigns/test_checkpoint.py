@@ -146,10 +146,11 @@ class Player:
     """Plays cases one after another, with processes of its own."""
 
     def __init__(self, folder: Path) -> None:
-        import conftest
         import fault_cases
         import node_faults
         import strikes
+
+        import conftest
 
         self._place, self._faults, self._folder = conftest.Place, node_faults, folder
         self._draw, self._wrong = fault_cases.draw, strikes.Wrong

@@ -17,12 +17,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from conftest import Forker, Place, Ranks, await_that, digests_in
 from fault_cases import ARGV, DEADLINES, EVERY, LONG_S, OUTCOMES, SCRIPT, STEPS, STORE, Case
 from relay import Relay
 from strikes import Struck, Wrong, must
 
 import perdure
+from conftest import Forker, Place, Ranks, await_that, digests_in
 from perdure.errors import PerdureError
 from perdure.store import Disk, Run
 from perdure.store.places import MARKER

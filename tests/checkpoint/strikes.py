@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from conftest import Place, Ranks, await_that, is_alive
 from fault_cases import DAY_S, LIVED_THROUGH, LONG_S, Case
 from relay import Relay
+
+from conftest import Place, Ranks, await_that, is_alive
 
 
 class Wrong(AssertionError):

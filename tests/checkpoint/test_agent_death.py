@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import Place, Ranks, await_that, is_alive
 
+from conftest import Place, Ranks, await_that, is_alive
 from perdure.checkpoint.link import socket_path
 from perdure.process.lock import FileLock
 

@@ -8,8 +8,8 @@ import sys
 import time
 
 import pytest
-from conftest import Place, await_that, is_alive
 
+from conftest import Place, await_that, is_alive
 from perdure.checkpoint.config import Deadlines
 from perdure.errors import CallError
 

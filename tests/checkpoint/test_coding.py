@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Place
 
 import perdure
+from conftest import Place
 from perdure.cli.main import main
 from perdure.codec.stage import Bytes
 from perdure.errors import CallError, IntegrityError

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+
 from conftest import Forker, Place, Ranks, await_that, flip, flip_memory
 
 Digests = Mapping[tuple[int, int], str]

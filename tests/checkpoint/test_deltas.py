@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import Place, await_that, flip, flip_memory
 
 import perdure
+from conftest import Place, await_that, flip, flip_memory
 from perdure.checkpoint.policy import MOST_ON_ONE_BASE
 from perdure.cli.main import main
 from perdure.errors import CallError, StorageFull

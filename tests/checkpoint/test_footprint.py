@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import await_that, is_alive
 
 import perdure
+from conftest import await_that, is_alive
 
 MIB = 1 << 20
 STATE_BYTES = 32 * MIB

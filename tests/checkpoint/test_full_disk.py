@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import pytest
+
 from conftest import Place, Ranks
 
 Digests = Mapping[tuple[int, int], str]

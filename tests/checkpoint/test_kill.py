@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
+
 from conftest import Place, Ranks, await_that
 
 STEPS = ("--steps", "12", "--every", "3")

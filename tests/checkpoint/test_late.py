@@ -7,6 +7,7 @@ import re
 import time
 
 import pytest
+
 from conftest import Place, Ranks, await_that
 
 SHORT = ("--deadlines", json.dumps({"agree_s": 4.0, "stage_s": 1.5, "commit_s": 3.0, "agent_s": 5.0}))

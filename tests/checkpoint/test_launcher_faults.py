@@ -10,6 +10,7 @@ import sys
 from collections.abc import Mapping
 
 import pytest
+
 from conftest import TRAINER, Place, await_that
 
 Digests = Mapping[tuple[int, int], str]

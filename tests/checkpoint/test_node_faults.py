@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from conftest import Forker, Place
 from fault_cases import CODINGS, MODELS, REMOTES, Case, all_cases, draw
 from node_faults import Reference, References, play
 from strikes import Wrong
+
+from conftest import Forker, Place
 
 DOZEN = [
     Case("kill rank", "copy", True, 1, model="stages"),

@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import HERE, Place, Ranks, await_that, flip_memory
 
 import perdure
+from conftest import HERE, Place, Ranks, await_that, flip_memory
 
 STEPS = ("--steps", "12", "--every", "3")
 AB = ("a", "b")

@@ -9,8 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import pytest
-from conftest import Place
 
+from conftest import Place
 from perdure.checkpoint.noted_stop import NotedStop
 from perdure.errors import DeadlineExceeded, LinkLost
 from perdure.events import Fact

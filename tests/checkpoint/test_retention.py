@@ -9,10 +9,10 @@ from pathlib import Path
 import msgspec
 import pytest
 import torch
-from conftest import Place, await_that
 from retained import Writer, assert_loads, tensors_of
 
 import perdure
+from conftest import Place, await_that
 from perdure.errors import BlobMissing, StorageError
 from perdure.events import Log
 from perdure.store import Disk, Ram, Run, Store

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from conftest import Place, await_that
 
+from conftest import Place, await_that
 from perdure.checkpoint.rhythm import Rhythm, daly_s
 from perdure.checkpoint.saved import Outcome, Saved
 from perdure.errors import CallError

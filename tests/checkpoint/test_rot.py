@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
-from conftest import Place, flip_memory
 
 import perdure
+from conftest import Place, flip_memory
 
 Digests = Mapping[tuple[int, int], str]
 AB = ("a", "b")

@@ -7,6 +7,7 @@ import signal
 from typing import Any
 
 import pytest
+
 from conftest import HERE, Place, Ranks
 
 SCRIPT = str(HERE / "replica.py")

@@ -8,6 +8,7 @@ import time
 from collections.abc import Mapping
 
 import pytest
+
 from conftest import TRAINER, Place, Ranks, await_that
 
 Digests = Mapping[tuple[int, int], str]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from conftest import Place
 from soaking import assert_flat, soak
+
+from conftest import Place
 
 
 def test_many_saves_in_a_row_hold_no_more_memory_descriptors_or_threads(place: Place) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import pytest
+
 from conftest import Place
 
 Digests = Mapping[tuple[int, int], str]

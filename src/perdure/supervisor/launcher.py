@@ -140,7 +140,6 @@ class Launcher:
         self._run_mark = uuid.uuid4().hex
         self._attempt: NodeAttempt | None = None
         self._port = ReservedPort()
-        self._next_port: ReservedPort | None = None
         self._asked: list[int] = []
         self._asked_s = 0.0
         self._told_step = 0
@@ -171,10 +170,10 @@ class Launcher:
         become_subreaper()
         with asking_signals() as pipe:
             self._guard = Guard(self._run_mark)
-            self._standby = self._standby_ranks()
-            if self._take_over is not None:
-                self._door = Door(self._config.node.host, job=self._config.job, secret=self._secret)
             try:
+                self._standby = self._standby_ranks()
+                if self._take_over is not None:
+                    self._door = Door(self._config.node.host, job=self._config.job, secret=self._secret)
                 while self._exit_code is None:
                     self._wait(pipe)
                     self._look(pipe)
@@ -183,7 +182,8 @@ class Launcher:
                 if self._attempt is not None:
                     self._attempt.kill()
                     self._attempt.finish(self._name, wait_s=60.0)
-                self._standby.close()
+                if self._standby is not None:
+                    self._standby.close()
                 if self._examining is not None:
                     self._examining.close()
                 self._link.drop()
