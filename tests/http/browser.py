@@ -111,11 +111,16 @@ class Browser:
 
     def click(self, selector: str) -> None:
         """Click with the mouse in the middle of the element."""
-        at = self.js(
-            f"(() => {{ const e = document.querySelector({json.dumps(selector)}); "
-            "e.scrollIntoView({block: 'center'}); const r = e.getBoundingClientRect(); "
-            "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
-        )
+        find = f"document.querySelector({json.dumps(selector)})"
+        for _ in range(50):  # the page may have moved it since it was found
+            at = self.js(
+                f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}}); "
+                "const r = e.getBoundingClientRect(); const x = r.x + r.width / 2, y = r.y + r.height / 2; "
+                "const hit = document.elementFromPoint(x, y); return [x, y, e === hit || e.contains(hit)]; })()"
+            )
+            if at[2]:
+                break
+            time.sleep(0.05)
         for kind in ("mousePressed", "mouseReleased"):
             self.call("Input.dispatchMouseEvent", type=kind, x=at[0], y=at[1], button="left", clickCount=1)
 

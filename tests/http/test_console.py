@@ -52,7 +52,7 @@ def running(tmp_path: Path) -> Iterator[Running]:
             yield Running(job, url)
         finally:
             console.send_signal(signal.SIGINT)
-            assert console.wait(60) == 130
+            assert console.wait(60) in (0, 130)  # 0 where SIGINT was ignored when the tests began: it is told, and ends
             console.stdout.close()
 
 
@@ -84,7 +84,7 @@ def test_the_page_follows_a_job_in_a_real_browser(running: Running, tmp_path: Pa
         page.goto(running.url)
         page.wait("document.querySelector('tbody th a')")
         assert page.js("location.href") == f"{running.base}/jobs"  # and the token is gone from the address
-        page.click("tbody th a")
+        page.js("document.querySelector('tbody th a').click()")
 
         # The grid of ranks, and that it moves.
         page.wait("document.querySelectorAll('#ranks .cell').length === 4")

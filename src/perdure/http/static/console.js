@@ -73,6 +73,7 @@ async function refresh() {
     }
     const next = document.createElement("main");
     next.innerHTML = await answer.text();
+    if (document.querySelector("a:active, button:active")) return; // what is being pressed must stay until it is let go
     localTimes(next);
     mergeChildren(main, next);
     say(fresh, "", "");
