@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,9 +59,14 @@ def running(tmp_path: Path) -> Iterator[Running]:
 
 def test_the_api_drains_and_stops_a_running_job(running: Running) -> None:
     with running.client() as client:
-        job = client.get("/api/jobs/train").json()
+        give_up = time.monotonic() + 20
+        while True:  # a launcher reports twice a second
+            job = client.get("/api/jobs/train").json()
+            if [len(node["ranks"]) for node in job["nodes"]] == [2, 2, 0]:
+                break
+            assert time.monotonic() < give_up, job
+            time.sleep(0.05)
         assert (job["state"], job["live"]) == ("execute", True)
-        assert [len(node["ranks"]) for node in job["nodes"]] == [2, 2, 0]
         assert 'perdure_job_nodes{job="train",standing="spare"} 1' in client.get("/metrics").text
 
         refused = client.post("/api/jobs/train/drain", json={"node": "n9"})
