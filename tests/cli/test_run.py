@@ -55,6 +55,7 @@ def test_a_command_after_two_dashes_is_taken_as_it_is() -> None:
         (["--nproc", "two", "--", "true"], "--nproc two"),
         (["--nproc", "0", "--", "true"], "1 to 256 ranks"),
         (["--nnodes", "2:1", "--", "true"], "give MIN:MAX with 1 <= MIN <= MAX"),
+        (["--controller", "localhost:abc", "--", "true"], "'abc' is no port"),
         (["--checks", "nothing", "--", "true"], "there is no check 'nothing'"),
         (["--phase-deadline", "lunch=3", "--", "true"], "there is no phase 'lunch'"),
         (["--nodes", "2", "--controller", "other.example:29400", "--", "true"], "set PERDURE_TOKEN"),

@@ -60,6 +60,12 @@ class Job:
             assert time.monotonic() < give_up, f"{names} did not appear:\n{self.output()}"
             time.sleep(0.02)
 
+    def await_that(self, holds: Callable[[], bool], *, within_s: float = 30.0) -> None:
+        give_up = time.monotonic() + within_s
+        while not holds():
+            assert time.monotonic() < give_up, self.output()
+            time.sleep(0.02)
+
     def output(self) -> str:
         return (self.folder / "output").read_text()
 
@@ -176,8 +182,7 @@ def test_a_failure_while_there_is_no_controller_is_heard_by_the_next(start: Star
 def test_nothing_is_left_when_front_and_controller_are_killed(start: Start) -> None:
     job = start("--nodes", "2", "--nproc", "2", "--checks", "none")
     job.await_files(*(f"up-0-{rank}-of-4-on-n{rank // 2}" for rank in range(4)))
-    while len(job.pids()) < 4:  # a file is there before what is in it
-        time.sleep(0.02)
+    job.await_that(lambda: len(job.pids()) == 4)  # a file is there before what is in it
     controller = job.controller()
     job.processes[0].kill()
     os.kill(controller, signal.SIGKILL)
@@ -269,8 +274,7 @@ def test_a_job_that_is_started_again_with_more_nodes_gets_them(start: Start) -> 
     job.nothing_is_left()
     again = job.start("--nodes", "2", "--nproc", "1", "--checks", "none")
     job.await_files("up-1-0-of-2-on-n0", "up-1-1-of-2-on-n1")
-    while "taking up the run that was left in " not in job.output():
-        time.sleep(0.05)  # bounded by the test's own limit
+    job.await_that(lambda: "taking up the run that was left in " in job.output())
     assert job.output().count("attempt 0 started") == 1
     job.go(1)
     assert again.wait(60) == 0

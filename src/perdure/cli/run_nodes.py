@@ -332,10 +332,17 @@ def _endpoint(args: argparse.Namespace) -> Address | None:
     """Where the launchers meet, if they are to meet anywhere but in this machine."""
     if args.controller:
         host, colon, port = args.controller.rpartition(":")
-        return (host, int(port)) if colon else (args.controller, _PORT)
+        return (host, _port("--controller", port)) if colon else (args.controller, _PORT)
     if args.master_addr and nodes_of(args.nodes)[1] > 1 and not args.standalone:
-        return (args.master_addr, int(args.master_port))
+        return (args.master_addr, _port("--master-port", args.master_port))
     return None
+
+
+def _port(flag: str, text: str) -> int:
+    """Return the port that ``text`` says, which a person has written."""
+    if text.isdecimal() and 0 < int(text) < 1 << 16:
+        return int(text)
+    raise CallError(f"{flag}: {text!r} is no port; give HOST:PORT with a port from 1 to 65535")
 
 
 def _secret(args: argparse.Namespace, job: str, host: str) -> bytes:

@@ -20,7 +20,7 @@ from typing import Any, Literal
 import msgspec
 
 from perdure.clock import SYSTEM, Clock, Deadline
-from perdure.errors import DeadlineExceeded, PerdureError, ProtocolError
+from perdure.errors import PerdureError, ProtocolError
 from perdure.events import Fact, Log, Notice, StepsBegan
 from perdure.process.handle import is_running
 from perdure.supervisor import messages as m
@@ -56,7 +56,7 @@ class Peer:
 
 
 class Controller:
-    """One job. For the main thread of a process of its own; ``job`` is None for a new run."""
+    """One job. For the main thread of a process of its own; ``again`` if another controller has left ``job``."""
 
     def __init__(
         self,
@@ -76,7 +76,7 @@ class Controller:
         self._secret, self._log, self._clock = secret, log, clock
         self._began_at = clock.wall()
         self._again = again
-        self._told_before = max((told.number for told in journal.facts(job.run)), default=0)
+        self._told_before = max((told.number for told in journal.facts(job.run, most=1)), default=0)
         self._machine = Machine(spec, job, now=clock.monotonic(), rng=rng or random.Random(), again=again)
         self._written: Job | None = None
         self._written_s = clock.monotonic()
@@ -182,7 +182,7 @@ class Controller:
                 continue
             peer = Peer(link, hello.node, hello.listens, self._clock.monotonic())
             if hello.node is not None:
-                for old in [each for each in self._peers if each.node and each.node.name == hello.node.name]:
+                for old in [each for name, each in self._launchers() if name == hello.node.name]:
                     self._peers.remove(old)
                     old.link.close()
             self._peers.append(peer)
@@ -191,9 +191,7 @@ class Controller:
                     self._send(peer, m.Tell(number=fact.number, sentence=fact.sentence))
             if hello.node is not None:
                 self._handle(v.Joined(hello.node, hello.holding))
-                memo = self._memo()  # the roster has grown
-                for each in [each for each in self._peers if each.node]:
-                    self._send(each, memo)
+                self._send_memo()  # the roster has grown
 
     def _refusal(self, hello: m.Hello) -> m.Refused | None:
         job = self._machine.job
@@ -207,7 +205,7 @@ class Controller:
         node = hello.node
         if node is None:
             return None
-        twin = next((each for each in self._peers if each.node and each.node.name == node.name), None)
+        twin = next((each for name, each in self._launchers() if name == node.name), None)
         if twin is not None and twin.node is not None and twin.node.pid != node.pid and self._alive(twin):
             return m.Refused(sentence=f"there is a node {node.name} already; give this one another --node-name")
         ours = next((each.node.command for each in self._peers if each.node), node.command)
@@ -216,6 +214,10 @@ class Controller:
         if job.state.final:
             return m.Refused(sentence=f"job {job.name} is over: {job.state.value}", exit_code=job.exit_code or 0)
         return None
+
+    def _launchers(self) -> list[tuple[str, Peer]]:
+        """The links of launchers, with the names of their nodes; others may come and go meanwhile."""
+        return [(peer.node.name, peer) for peer in self._peers if peer.node is not None]
 
     def _alive(self, peer: Peer) -> bool:
         """Whether the launcher behind ``peer`` gives signs of life."""
@@ -253,11 +255,10 @@ class Controller:
         now = self._clock.monotonic()
         if now >= self._next_beat_s:
             self._next_beat_s = now + self._spec.waits.beat_s
-            busy = [peer.node.name for peer in self._peers if peer.node and peer.report.busy]
-            for peer in [each for each in self._peers if each.node]:
-                others = any(peer.node is not None and name != peer.node.name for name in busy)
-                self._send(peer, m.Beat(busy=others, wall_s=self._clock.wall()))
-            for peer in [each for each in self._peers if each.node]:
+            busy = {name for name, peer in self._launchers() if peer.report.busy}
+            for name, peer in self._launchers():
+                self._send(peer, m.Beat(busy=bool(busy - {name}), wall_s=self._clock.wall()))
+            for _, peer in self._launchers():
                 if now - peer.heard_s >= self._spec.waits.lease_s and self._somebody_else():
                     self._drop(peer, "silent")
         self._handle(v.Tick())
@@ -304,7 +305,7 @@ class Controller:
         return view_of(
             self._machine,
             self._spec,
-            reports={peer.node.name: (peer.report, now - peer.heard_s) for peer in self._peers if peer.node},
+            reports={name: (peer.report, now - peer.heard_s) for name, peer in self._launchers()},
             facts=self._journal.facts(self._machine.job.run, since=since),
             began_at=self._began_at,
             now_at=self._clock.wall(),
@@ -315,7 +316,7 @@ class Controller:
     def _left_alone(self) -> bool:
         """Whether no launcher has been there for so long that there is no job to be kept."""
         now = self._clock.monotonic()
-        if any(peer.node for peer in self._peers):
+        if self._launchers():
             self._alone_since_s = now
         again = self._machine.job.attempt >= 0
         return now - self._alone_since_s >= (self._spec.waits.orphan_s if again else _ALONE_S)
@@ -348,9 +349,7 @@ class Controller:
         numbers = self._journal.write(job, facts, run=job.run, at=self._clock.wall(), instead=instead)
         self._written, self._written_s, self._steps_only = job, now, steps_only
         self._moved_in = job.attempt if moved else self._moved_in
-        memo = self._memo()
-        for peer in [each for each in self._peers if each.node]:
-            self._send(peer, memo)
+        self._send_memo()
         return numbers
 
     def _note_first_step(self, event: v.Event) -> None:
@@ -361,14 +360,17 @@ class Controller:
             fact = StepsBegan(attempt=job.attempt, step=event.step, before=job.best_step)
             self._journal.write(None, [fact], run=job.run, at=self._clock.wall())
 
-    def _memo(self) -> m.Memo:
+    def _send_memo(self) -> None:
         self._n_memos += 1
-        return m.Memo(number=self._n_memos, job=self._machine.job, spec=self._spec, roster=self._machine.roster())
+        job, roster = self._machine.job, self._machine.roster()
+        memo = m.Memo(number=self._n_memos, job=job, spec=self._spec, roster=roster)
+        for _, peer in self._launchers():
+            self._send(peer, memo)
 
     def _carry_out(self, action: v.Action) -> None:
         match action:
             case v.Start() | v.Terminate() | v.Kill() | v.Examine():
-                peer = next((each for each in self._peers if each.node and each.node.name == action.node), None)
+                peer = next((each for name, each in self._launchers() if name == action.node), None)
                 if peer is not None:  # else it hears it when it is back
                     self._send(peer, action)
             case v.Finish():
@@ -406,7 +408,7 @@ class Controller:
         try:
             link.send(message, deadline=Deadline.after(_MESSAGE_S, "a launcher to take a message"))
             return True
-        except (PerdureError, DeadlineExceeded, OSError):
+        except (PerdureError, OSError):
             return False
 
 

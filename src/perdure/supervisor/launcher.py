@@ -257,7 +257,7 @@ class Launcher:
         attempt = self._attempt
         if attempt is None:
             return
-        if not attempt.started and attempt.over is None:
+        if attempt.may_start:
             self._start_ranks(attempt)
         attempt.look(self._agent.page())
         now = self._clock.monotonic()

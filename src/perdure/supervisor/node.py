@@ -147,8 +147,15 @@ class NodeAttempt:
         """All ranks that have ended, in the order in which that was seen."""
         return tuple(self._ended.values())
 
+    @property
+    def may_start(self) -> bool:
+        """Whether its ranks have yet to be started, and nobody has said that they are to end."""
+        return not self.started and self._killer is None and self.over is None
+
     def terminate(self) -> None:
-        """Ask every rank that still runs to stop, once."""
+        """Ask every rank that still runs to stop, once. Ranks that have not been started never are."""
+        if not self.started:
+            self.kill()
         if self._terminated:
             return
         self._terminated = True

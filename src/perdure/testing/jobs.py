@@ -167,17 +167,19 @@ class SteppingJob:
         pids = {node.base + each.local_rank: each.pid for node in view.nodes for each in node.ranks}
         os.kill(pids[rank], signal.SIGKILL)
 
-    def kill_launchers(self) -> None:
-        """``kill -9`` all launchers; ranks die with them."""
+    def kill_launchers_and_controllers(self) -> None:
+        """``kill -9`` all of them, so that no controller sees a launcher die, and no launcher starts another one.
+
+        Ranks die with their launchers.
+        """
+        for launcher in self._launchers.values():
+            launcher.send_signal(signal.SIGSTOP)
+        for pid in self._controllers():  # also those that were started too late to become one and now would
+            with contextlib.suppress(ProcessLookupError):  # it has ended
+                os.kill(pid, signal.SIGKILL)
         for launcher in self._launchers.values():
             launcher.kill()
             launcher.wait(10)
-
-    def kill_controllers(self) -> None:
-        """``kill -9`` the controller, and those that were started too late to become one and now would."""
-        for pid in self._controllers():
-            with contextlib.suppress(ProcessLookupError):  # it has ended
-                os.kill(pid, signal.SIGKILL)
 
     def _controllers(self) -> list[int]:
         words = [b"controller", b"--folder", os.fsencode(self.home / self.name)]
@@ -205,8 +207,7 @@ class SteppingJob:
 
     def close(self) -> None:
         """Leave nothing behind."""
-        self.kill_launchers()
-        self.kill_controllers()
+        self.kill_launchers_and_controllers()
         if (self.folder / "marks").exists():
             for mark in {line.split(".")[0] for line in (self.folder / "marks").read_text().split()}:
                 marked.sweep(mark, timeout_s=5)
