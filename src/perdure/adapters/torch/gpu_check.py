@@ -23,7 +23,7 @@ _KINDS = (
     ("bfloat16", torch.bfloat16, "small"),
     ("float16", torch.float16, "small"),
 )
-"""Name, type and operands: each is exact in its type, in TF32 and in split sums too."""
+"""Name, type and operands: each is exact in its type, in split sums too."""
 
 _REPEATS = 16
 _COPY_BYTES = 64 << 20
