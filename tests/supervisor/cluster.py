@@ -220,11 +220,7 @@ class Cluster:
         live = {node.attempt for node in self.nodes.values() if node.running}
         assert len(live) <= 1, f"two attempts run at once: {live}"
         if self.journal.state.final:
-            assert (
-                not live
-                or self.journal.state is State.FAILED
-                or any(node.cut or not node.linked or node.to for node in self.nodes.values() if node.running)
-            ), "the job is over and ranks run"
+            assert not live, "the job is over and ranks run"
 
     def settle(self, *, within_s: float = 400.0) -> None:
         """No more faults, all nodes come back, ranks finish: the job must come to its end."""

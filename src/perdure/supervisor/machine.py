@@ -93,7 +93,6 @@ class Machine:
         self._wall = 0.0
         self._out: list[Action] = []
         self._here: dict[str, NodeFacts] = {}
-        self._order = [node.name for node in job.roster]  # in which nodes joined first
         self._last_joined_s = now
         self._asked_s = now
         self._kill_now = False
@@ -191,10 +190,8 @@ class Machine:
 
     def _joined(self, node: NodeFacts, holding: Holding) -> None:
         name = node.name
-        if name not in self._order:
-            self._order.append(name)
-            if self._several():
-                self._say(NodeJoined(node=name, host=node.host, nproc=node.nproc))
+        if self._several() and all(each.name != name for each in self.job.roster):
+            self._say(NodeJoined(node=name, host=node.host, nproc=node.nproc))
         self._last_joined_s = self._now
         self._here[name] = node
         self._enrol(node)
@@ -294,7 +291,7 @@ class Machine:
         ]
 
     def _order_of_here(self) -> list[str]:
-        known = [name for name in self._order if name in self._here]
+        known = [node.name for node in self.job.roster if node.name in self._here]
         return sorted(known, key=lambda name: self._here[name].index if self._here[name].index >= 0 else 1 << 30)
 
     def _chosen(self) -> tuple[NodeFacts, ...] | None:
@@ -603,7 +600,7 @@ class Machine:
 
     def _cordon(self, name: str, sentence: str) -> None:
         """Take a node out. If too many are out already it is used all the same, and not checked again."""
-        cordon, refusal = self.job.cordon.cordoned(name, sentence, now=self._wall, n_nodes=len(self._order))
+        cordon, refusal = self.job.cordon.cordoned(name, sentence, now=self._wall, n_nodes=len(self.job.roster))
         passed = {each for each in self.job.checked if each != name} | ({name} if refusal else set())
         self._set(cordon=cordon, checked=tuple(sorted(passed)))
         self._say(NodeCordoned(node=name, reason=sentence) if refusal is None else Notice(text=refusal))
