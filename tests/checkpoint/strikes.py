@@ -43,7 +43,8 @@ class Struck:
         self.spoiled = case.fault in ("corrupt memory", "corrupt copy")
         self.asleep_until, self.frozen_rank = 0, -1
         self.asleep: list[int] = []  # processes that are stopped, and may not be killed by a launcher
-        self.agents_go = self.dice.random() < 0.5  # with home
+        struck_later = case.phase == "restore" and case.fault in ("kill two nodes", "corrupt memory", "corrupt copy")
+        self.agents_go = self.dice.random() < 0.5 and not struck_later  # with home; what is struck must be there
         self.lost = False  # whether home is
 
     @property

@@ -145,7 +145,9 @@ def test_a_job_is_followed_through_a_death_a_drain_and_its_stop(tmp_path: Path) 
         assert "stopped" in tool.text("ls")
         assert tool.text("ls", "--running").startswith("no job runs in")
         assert "no job runs here; name one of: train" in tool.refused("stop")
-        assert "train" in tool.refused("stop", "train", code=75)
+        assert "job train is over: stopped" in tool.refused("stop", "train")
+        assert "not -3" in tool.refused("events", "train", "--last", "-3")
+        assert tool.text("events", "train", "--last", "0") == ""
 
 
 def test_a_job_without_a_controller_is_shown_from_its_journal(tmp_path: Path) -> None:
@@ -184,7 +186,7 @@ def test_a_controller_elsewhere_is_found_by_its_address_and_token(tmp_path: Path
         assert job.wait_for_step(5).live
         assert "job train is stopping" in away.text("stop", "train", *door)
         assert job.exit_codes() == [143]
-        assert "Connection refused" in away.refused("show", "train", *door, code=73)
+        assert "Connection refused" in away.refused("show", "train", *door, code=75)
 
 
 def test_two_jobs_must_be_told_apart(tmp_path: Path) -> None:

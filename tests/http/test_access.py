@@ -80,8 +80,8 @@ def test_a_cookie_alone_reads_and_changes_nothing(client: TestClient) -> None:
     assert client.post(STOP, headers={"Authorization": "Bearer wrong"} | HEADER).status_code == 401
     for headers in (HEADER, BEARER):
         answer = client.post(STOP, headers=headers)
-        assert answer.status_code == 503  # let in: but the job is over
-        assert "no controller" in answer.json()["error"]["message"]
+        assert answer.status_code == 409  # let in: but the job is over
+        assert "job old is over" in answer.json()["error"]["message"]
 
 
 def test_a_cookie_of_one_console_is_not_one_of_another(tmp_path: Path, client: TestClient) -> None:

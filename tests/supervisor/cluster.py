@@ -12,7 +12,7 @@ import msgspec
 
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.config import Spec
-from perdure.supervisor.job import Job, NodeFacts, State
+from perdure.supervisor.job import Job, NodeFacts
 from perdure.supervisor.machine import Machine
 
 TICK_S = 0.5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.errors import CallError, LinkLost, NeedsPerson, StorageError
+from perdure.errors import CallError, LinkLost, StorageError
 from perdure.events import AttemptStarted, Notice
 from perdure.supervisor import JobFolder, NodeFacts, Spec
 from perdure.supervisor.asking import Asker, askers_in
@@ -89,7 +89,7 @@ def test_what_cannot_be_shown_says_why(tmp_path: Path, folder: JobFolder) -> Non
     folder.journal.write_bytes(b"no database at all, whatever it is called")
     with pytest.raises(StorageError, match=r"journal\.sqlite"):
         Asker("job", folder=folder).look()
-    with pytest.raises(NeedsPerson, match="refused"):
+    with pytest.raises(LinkLost, match="refused"):
         Asker("job", address=("127.0.0.1", 9), secret=b"x").look()
 
 

@@ -67,7 +67,10 @@ def main(args: argparse.Namespace) -> int:
         except (OSError, msgspec.MsgspecError) as error:
             raise CallError(f"cannot read {folder.spec}: {error}") from error
         journal = Journal(folder.journal)
-        job, again = next_job(journal, spec, wall=time.time())
+        found = next_job(journal, spec, wall=time.time())
+        if found is None:
+            return 0
+        job, again = found
         log = Log(os.environ.get("PERDURE_EVENTS") or None)
         controller = Controller(
             folder,

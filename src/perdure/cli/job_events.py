@@ -29,8 +29,11 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Print them."""
     from perdure.cli.moments import when
+    from perdure.errors import CallError
     from perdure.supervisor.plain import plain_fact
 
+    if args.last is not None and args.last < 0:
+        raise CallError(f"--last is a number of facts, not {args.last}")
     asker = chosen(args)
     told = 0
     facts = (seen := asker.look(history=False)).view.facts

@@ -46,7 +46,7 @@ def account_line(account: Account) -> str:
     """Goodput, and what the rest of the time went into."""
     good = "unknown (its ranks tell no steps)" if account.goodput is None else f"{account.goodput:.1%}"
     lost = ", ".join(f"{use} {seconds(account.seconds[use])}" for use in USES if account.seconds[use] >= 0.001)
-    return f"goodput {good} of {seconds(account.wall_s)} ({lost})"
+    return f"goodput {good} of {seconds(account.wall_s)}" + (f" ({lost})" if lost else "")
 
 
 def restarts_line(account: Account) -> str:

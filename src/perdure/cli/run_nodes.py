@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -50,6 +51,7 @@ def run_nodes(
     least, most = nodes_of(args.nodes)
     spec = Spec(
         name=job,
+        start=uuid.uuid4().hex,
         command=command,
         min_nodes=least,
         max_nodes=most,

@@ -124,4 +124,4 @@ async def _node_in(request: Request) -> str:
     try:
         return msgspec.json.decode(bytes(body), type=_Node).node
     except msgspec.MsgspecError as error:
-        raise HTTPException(400, f'give {{"node": "NAME"}}: {error}') from None
+        raise HTTPException(400, f'the body names a node, {{"node": "NAME"}}; this one does not: {error}') from None

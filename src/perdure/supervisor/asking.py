@@ -18,6 +18,7 @@ from perdure.clock import SYSTEM, Clock, Deadline
 from perdure.errors import CallError, DeadlineExceeded, LinkLost, NeedsPerson, PerdureError, ProtocolError
 from perdure.supervisor import messages as m
 from perdure.supervisor.folder import JobFolder, boot_id, jobs_in
+from perdure.supervisor.job import State
 from perdure.supervisor.journal import Journal
 from perdure.supervisor.viewing import kept_view
 from perdure.supervisor.vocabulary import Asked, Drain, Uncordon
@@ -62,7 +63,8 @@ class Asker:
     def look(self, *, history: bool = True) -> Seen:
         """Return the job with all its facts, and with its moments if ``history``.
 
-        Raises `CallError` if there is no such job, `NeedsPerson` if it cannot be reached from here.
+        Raises `CallError` if there is no such job, `NeedsPerson` if the token is not its own, `LinkLost` if there is
+        neither a controller nor a journal.
         """
         since = self._facts[-1].number if self._facts else 0
         try:
@@ -72,8 +74,15 @@ class Asker:
         return Seen(self._whole(answer.view, since), live=True)
 
     def order(self, message: Asked | Drain | Uncordon) -> None:
-        """Give the controller an order. Raises `CallError` if it refuses, `LinkLost` if there is no controller."""
-        done = self._ask(message, m.Done)
+        """Give the controller an order. Raises `CallError` if it refuses or the job is over, `LinkLost` if there is no
+        controller.
+        """
+        try:
+            done = self._ask(message, m.Done)
+        except LinkLost as error:
+            if (ended := self._ended()) is not None:
+                raise CallError(f"job {self.name} is over: {ended.value}", job=self.name) from error
+            raise
         if done.error:
             raise CallError(done.error, job=self.name)
 
@@ -149,7 +158,7 @@ class Asker:
     def _kept(self, why: str, *, history: bool) -> Seen:
         """The job as its journal has it."""
         if self._folder is None:
-            raise NeedsPerson(f"{why}; where its journal is, perdure job shows the job without a controller")
+            raise LinkLost(f"{why}; where its journal is, perdure job shows the job without a controller")
         if not self._folder.journal.exists():
             raise CallError(f"there is no job {self.name} here ({self._folder.path})", job=self.name)
         as_it_is = _written(self._folder.journal)
@@ -159,6 +168,17 @@ class Asker:
         if view.job.state.final:
             return Seen(view, live=False, note=f"the job is over: {view.job.state.value}")
         return Seen(view, live=False, note=f"{why}; this is what its journal has")
+
+    def _ended(self) -> State | None:
+        """How the job ended, if it is known here to be over."""
+        if self._folder is None or not self._folder.journal.exists():
+            return None
+        journal = Journal(self._folder.journal, write=False)
+        try:
+            kept = journal.newest()
+        finally:
+            journal.close()
+        return kept.job.state if kept is not None and kept.job.state.final else None
 
     def _read(self, path: Path, *, history: bool) -> m.View:
         journal = Journal(path, write=False)

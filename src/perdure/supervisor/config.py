@@ -70,6 +70,8 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     "Where what ranks print is kept on each node; empty if it is not."
     takeover: bool = False
     "Whether launchers may start another controller on another machine: then no half of them acts alone."
+    start: str = ""
+    "Which start of the job this is; a controller that comes when that is over does not begin it again."
     waits: Waits = Waits()
 
     def __post_init__(self) -> None:

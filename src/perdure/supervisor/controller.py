@@ -292,7 +292,8 @@ class Controller:
         known = {node.name for node in self._machine.job.places} | self._machine.here().keys()
         error = ""
         if isinstance(message, v.Drain | v.Uncordon) and message.node not in known:
-            error = f"job {self._spec.name} has no node {message.node}; it has {', '.join(sorted(known))}"
+            there = f"it has {', '.join(sorted(known))}" if known else "none has joined yet"
+            error = f"job {self._spec.name} has no node {message.node}; {there}"
         elif isinstance(message, v.Drain):
             error = self._machine.refuses_to_drain(message.node) or ""
         if not error:

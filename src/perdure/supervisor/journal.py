@@ -76,8 +76,9 @@ class Journal:
             raise StorageError(f"the journal {self.path} is damaged: {error}", file=str(self.path)) from error
 
     def begin(self, run: str, spec: Spec, *, at: float) -> None:
-        """A run begins."""
-        self._do([("insert into runs values (?, ?, ?)", (run, at, msgspec.json.encode(spec).decode()))])
+        """A run begins, or goes on as ``spec`` says now."""
+        query = "insert into runs values (?, ?, ?) on conflict (run) do update set spec = excluded.spec"
+        self._do([(query, (run, at, msgspec.json.encode(spec).decode()))])
 
     def seed(self, job: Job, spec: Spec, *, at: float) -> None:
         """Go on with ``job``, which another machine's journal has kept so far."""

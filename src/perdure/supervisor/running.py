@@ -15,8 +15,8 @@ from perdure.supervisor.journal import Journal
 __all__ = ["next_job"]
 
 
-def next_job(journal: Journal, spec: Spec, *, wall: float) -> tuple[Job, bool]:
-    """Return the job to go on with, and whether another controller has left it.
+def next_job(journal: Journal, spec: Spec, *, wall: float) -> tuple[Job, bool] | None:
+    """Return the job to go on with, and whether another controller has left it; None if this start of it is over.
 
     A run that was not over goes on, with the next term: its controller died, or its machine did. Its restart budget
     and what is known of its nodes go on with it. A run that is over stays so: a new one begins.
@@ -29,7 +29,10 @@ def next_job(journal: Journal, spec: Spec, *, wall: float) -> tuple[Job, bool]:
             job = msgspec.structs.replace(
                 job, state=State.START, places=(), roster=(), ending=None, lost=(), draining=()
             )
+        journal.begin(job.run, spec, at=wall)
         return job, True
+    if kept is not None and spec.start and kept.spec.start == spec.start:
+        return None  # one of several controllers that launchers had started, and the last to get to it
     run = uuid.uuid4().hex[:12]
     journal.begin(run, spec, at=wall)
     cordon = Job(name=spec.name, run=run) if kept is None else Job(name=spec.name, run=run, cordon=kept.job.cordon)

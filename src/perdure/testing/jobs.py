@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
@@ -117,6 +118,7 @@ class SteppingJob:
         job.token()
         spec = Spec(
             name=name,
+            start=uuid.uuid4().hex,
             command=command,
             min_nodes=nodes,
             max_nodes=nodes,
