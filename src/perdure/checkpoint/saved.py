@@ -44,6 +44,7 @@ class Saved:
         self._commit_s = commit_s
         self._changed = threading.Condition()
         self._staged = False
+        self._when_staged: list[Callable[[], None]] = []
         self._in_memory = False
         self._with_peers = False
         self._peers_error: PerdureError | None = None
@@ -125,12 +126,23 @@ class Saved:
         """Whether this rank has copied its part."""
         return self._staged
 
+    def when_staged(self, tell: Callable[[], None]) -> None:
+        """Call ``tell`` once this rank has copied its part: now if it has, else from the thread that copies."""
+        with self._changed:
+            if not self._staged:
+                self._when_staged.append(tell)
+                return
+        tell()
+
     # Called by the checkpointer's threads.
 
     def note_staged(self) -> None:
         with self._changed:
             self._staged = True
             self._changed.notify_all()
+            waiting, self._when_staged = self._when_staged, []
+        for tell in waiting:
+            tell()
 
     def note_memory(self) -> None:
         with self._changed:

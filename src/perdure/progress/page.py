@@ -8,7 +8,8 @@ reader may see a record between two stores; it never sees half a word.
 Times are CLOCK_MONOTONIC in nanoseconds, which all processes of a Linux machine share.
 
     words 0 .. 63        magic, format, local ranks, words a record, proposed, firm, zeros
-    words 64 + 16 i ..   record of local rank i: pid, rank, step, phase, phase_since, deadline, beat, term, zeros
+    words 64 + 16 i ..   record of local rank i: pid, rank, step, phase, phase_since, deadline, beat, term,
+                         expendable, zeros
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ _FORMAT = 0
 _HEADER_WORDS = 64
 _RECORD_WORDS = 16
 _PROPOSED, _FIRM = 4, 5
-_PID, _RANK, _STEP, _PHASE, _SINCE, _DEADLINE, _BEAT, _TERM = range(8)
+_PID, _RANK, _STEP, _PHASE, _SINCE, _DEADLINE, _BEAT, _TERM, _EXPENDABLE = range(9)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -87,6 +88,7 @@ class Record:
         """Say that this process is ``rank``, at ``step``; the phase becomes ``STARTING``."""
         self._words[self._at + _RANK] = rank
         self._words[self._at + _PID] = os.getpid() if pid is None else pid
+        self.expendable = False
         self.step = step
         self.enter(Phase.STARTING)
 
@@ -134,6 +136,17 @@ class Record:
     def term(self) -> bool:
         """Whether this rank was asked to stop."""
         return bool(self._words[self._at + _TERM])
+
+    @property
+    def expendable(self) -> bool:
+        """Whether nothing is lost if this rank is killed once its attempt has failed: nobody but perdure hears its
+        SIGTERM, no copy of its state is under way, and it is not about to say what its own failure is.
+        """
+        return bool(self._words[self._at + _EXPENDABLE])
+
+    @expendable.setter
+    def expendable(self, expendable: bool) -> None:
+        self._words[self._at + _EXPENDABLE] = expendable
 
     def ask_to_stop(self) -> None:
         """Set ``term``: one store, fit for a signal handler."""

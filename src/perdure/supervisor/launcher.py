@@ -432,9 +432,9 @@ class Launcher:
             case v.Start():
                 if attempt is None or message.attempt > attempt.number:
                     self._start(message)
-            case v.Terminate(_, number):
+            case v.Terminate(_, number, failed):
                 if attempt is not None and attempt.number == number:
-                    attempt.terminate()
+                    attempt.terminate(failed=failed)
             case v.Kill(_, number):
                 if attempt is not None and attempt.number == number:
                     if attempt.over is not None:

@@ -522,7 +522,7 @@ class Machine:
         self._due_s = self._now + grace_s
         for member in self._attempt:
             if polite and member.name in self._here and not member.all_ended:
-                self._out.append(Terminate(member.name, self.job.attempt))
+                self._out.append(Terminate(member.name, self.job.attempt, ending.why == "failed"))
 
     def _end_done(self) -> None:
         self._end(Ending(why="done"), grace_s=0.0, polite=False)

@@ -152,16 +152,20 @@ class NodeAttempt:
         """Whether its ranks have yet to be started, and nobody has said that they are to end."""
         return not self.started and self._killer is None and self.over is None
 
-    def terminate(self) -> None:
-        """Ask every rank that still runs to stop, once. Ranks that have not been started never are."""
+    def terminate(self, *, failed: bool = False) -> None:
+        """Ask every rank that still runs to stop, once. Ranks that have not been started never are.
+
+        If the attempt has ``failed``, those that would only wait for a peer that is gone are killed.
+        """
         if not self.started:
             self.kill()
         if self._terminated:
             return
         self._terminated = True
+        expendable = {each.pid for each in self._page.records() if each.expendable} if failed and self._page else set()
         for rank in self._ranks:
             if rank.poll() is None:
-                rank.send(signal.SIGTERM)
+                rank.send(signal.SIGKILL if rank.pid in expendable else signal.SIGTERM)
 
     def kill(self) -> None:
         """Begin to end everything of the attempt; `finish` tells when nothing is left. Twice is fine."""

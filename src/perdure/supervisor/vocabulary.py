@@ -180,6 +180,8 @@ class Terminate(_Message, frozen=True, tag="terminate"):
 
     node: str
     attempt: int
+    failed: bool = False
+    "Whether the attempt has failed: no rank can save any more, and one that is expendable is killed."
 
 
 class Kill(_Message, frozen=True, tag="kill"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import signal
+import threading
 from collections.abc import Iterator
 
 import pytest
@@ -10,7 +12,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.attach import attach
+from perdure.adapters.torch.device_copy import _Copying
 from perdure.adapters.torch.run import Run
+from perdure.clock import Deadline
 from perdure.progress import Page, Phase, Record
 
 from .conftest import SHORT
@@ -26,9 +30,11 @@ def record() -> Iterator[Record]:
         yield record
 
 
-def watched(place: str, record: Record, model: nn.Module, loader: object = None) -> tuple[Run, torch.optim.Optimizer]:
+def watched(
+    place: str, record: Record, model: nn.Module, loader: object = None, every: int = 100
+) -> tuple[Run, torch.optim.Optimizer]:
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    run = attach(model, optimizer, to=place, every=100, loader=loader, agent=False, deadlines=SHORT)
+    run = attach(model, optimizer, to=place, every=every, loader=loader, agent=False, deadlines=SHORT)
     run._record = record  # that of a node's agent, in a run that has one
     return run, optimizer
 
@@ -82,3 +88,41 @@ def test_a_compiled_forward_has_no_break_for_it(ram_url: str, record: Record) ->
         train(model, optimizer, x)
     assert run.step == 2
     run.close()
+
+
+def test_a_rank_says_when_nothing_is_lost_by_killing_it(
+    ram_url: str, record: Record, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may, finish = threading.Event(), _Copying.finish
+
+    def held(copying: _Copying) -> None:
+        assert may.wait(20)
+        finish(copying)
+
+    monkeypatch.setattr(_Copying, "finish", held)
+    run, optimizer = watched(ram_url, record, model := nn.Linear(1, 1), every=1)
+    assert not record.expendable  # the record is a test's: the run had another one when it began
+    train(model, optimizer, torch.ones(1))
+    loss = model(torch.ones(1)).sum()  # the save of step 1 has begun
+    assert not record.expendable
+    may.set()
+    run._last.staged()
+    deadline = Deadline.after(10.0, "the copying thread to say so")
+    while not record.expendable:
+        deadline.check()
+    loss.backward()
+    optimizer.step()
+    assert record.expendable
+    run.close()
+    assert not record.expendable
+
+
+def test_a_rank_whose_script_hears_sigterm_is_asked(ram_url: str, record: Record) -> None:
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        run, optimizer = watched(ram_url, record, model := nn.Linear(1, 1))
+        train(model, optimizer, torch.ones(1))
+        assert not record.expendable
+        run.close()
+    finally:
+        signal.signal(signal.SIGTERM, before)

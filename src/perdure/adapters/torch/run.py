@@ -89,6 +89,8 @@ class Run:
         self._agreement: StopAgreement | None = None
         self._noted_stop: NotedStop | None = None
         self._signal: int | None = None
+        self._holding: set[object] = {"beginning"}
+        self._holds = threading.Lock()
         self._stepping = False
         self._draws = False
         self._began = 0
@@ -186,6 +188,8 @@ class Run:
             return
         self._closed = True
         self._enter(Phase.CLOSING)
+        if not self._failed:
+            self._hold("closing")
         try:
             if not self._failed and self.step > 0 and self._saved_at != self.step:
                 if not self._loop_changes and self._model_version() != self._version:
@@ -282,7 +286,10 @@ class Run:
                 self.checkpointer.tell(Notice(text=text))
         if due is not None and self._saved_at != self.step:
             self._enter(Phase.COPYING)
+            copying = object()
+            self._hold(copying)  # peers may have what only this rank's part makes whole
             saved = self.checkpointer.save(self.step, self._tree, tier=due)
+            saved.when_staged(functools.partial(self._let_go, copying))
             if due == "disk":
                 self._last = saved
                 self._rhythm.saved(saved)
@@ -325,6 +332,21 @@ class Run:
             (each._local_tensor if isinstance(each, DTensor) else each)._version for each in self._model.parameters()
         )
 
+    def _hold(self, what: object) -> None:
+        """From here on something would be lost if this rank were killed, even by a launcher whose attempt has failed."""
+        with self._holds:
+            self._holding.add(what)
+            self._tell_holding()
+
+    def _let_go(self, what: object) -> None:
+        with self._holds:
+            self._holding.discard(what)
+            self._tell_holding()
+
+    def _tell_holding(self) -> None:
+        if self._record is not None:
+            self._record.expendable = not self._holding
+
     def _enter(self, phase: Phase) -> None:
         if self._record is not None:
             self._record.enter(phase)
@@ -335,7 +357,9 @@ class Run:
 
         def note_failure(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             self._failed = True
+            self._hold("failing")
             before(kind, error, trace)
+            self._let_go("failing")  # it has said what it is
             if isinstance(error, PerdureError):
                 raise SystemExit(error.exit_code)  # the interpreter heeds it here
 
@@ -344,8 +368,11 @@ class Run:
     def _hook_exit(self) -> None:
         atexit.register(self._at_exit)
         if threading.current_thread() is threading.main_thread():
+            alone = signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
             for number in (signal.SIGTERM, signal.SIGINT):
                 self._take_signal(number)
+            if alone:
+                self._let_go("beginning")
 
     def _take_signal(self, number: signal.Signals) -> None:
         before = signal.getsignal(number)
