@@ -333,7 +333,7 @@ class Run:
         )
 
     def _hold(self, what: object) -> None:
-        """From here on something would be lost if this rank were killed, even by a launcher whose attempt has failed."""
+        """From here on something would be lost if this rank were killed, even one of an attempt that has failed."""
         with self._holds:
             self._holding.add(what)
             self._tell_holding()
