@@ -178,8 +178,7 @@ class Player:
 
 
 @pytest.fixture
-def players(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Player]]:
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "checkpoint"))
+def players(tmp_path: Path, checkpoint_machinery: None) -> Iterator[list[Player]]:
     found = [Player(tmp_path / f"player{number}") for number in range(int(os.environ.get("WORKERS", "2")))]
     yield found
     for player in found:

@@ -20,8 +20,7 @@ pytestmark = pytest.mark.campaign
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
-    monkeypatch.syspath_prepend(str(ROOT / "tests" / "checkpoint"))
+def place(tmp_path: Path, checkpoint_machinery: None) -> Iterator[Any]:
     import conftest
 
     forker = conftest.Forker()

@@ -1,0 +1,155 @@
+"""What is seen of ranks and nodes, about once a second. Times are CLOCK_MONOTONIC seconds of the node that looked,
+durations are seconds; what is not known is None or empty.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+__all__ = ["DiskState", "GpuState", "GroupState", "LogLine", "NodeSample", "RankSample", "Stack"]
+
+
+class GroupState(msgspec.Struct, frozen=True, kw_only=True):
+    """What a rank has done in one process group. ``group`` is the same word on all its ranks.
+
+    A rank that has enqueued more than it has completed is in a collective, or has one under way beside its work.
+    """
+
+    group: str
+    size: int
+    enqueued: int
+    completed: int
+    op: str = ""
+    "The last collective that was enqueued, as ``all_reduce``;"
+    shape: str = ""
+    "the shape and dtype that it was called with, as ``[1024, 4] float32``."
+
+
+class RankSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A rank at one moment: its own record, and its process as the kernel has it."""
+
+    rank: int
+    node: str
+    at_s: float
+    pid: int = 0
+    beat: int = 0
+    "Grows each second while the rank's probe thread runs; 0 if it has none."
+    beat_age_s: float | None = None
+    step: int | None = None
+    "Completed optimizer steps."
+    phase: str = ""
+    "A name of `perdure.progress.Phase` in lower case; empty if the rank tells none."
+    phase_s: float = 0.0
+    in_collective: bool | None = None
+    "Whether its main thread waits in a collective."
+    step_s: float | None = None
+    "How long the last step took,"
+    compute_s: float | None = None
+    "of it the rank's own work,"
+    wait_s: float | None = None
+    "and the time that it waited for others."
+    groups: tuple[GroupState, ...] = ()
+    loss: float | None = None
+    loss_step: int | None = None
+    local_norm: float | None = None
+    "Norm of the gradient before it was reduced with that of others,"
+    global_norm: float | None = None
+    "and after."
+    local_finite: bool | None = None
+    global_finite: bool | None = None
+    checksum: str = ""
+    "Of the parameters after step ``checksum_step``; equal on the ranks of ``replicas`` if nothing went wrong."
+    checksum_step: int | None = None
+    replicas: str = ""
+    state: str = ""
+    "Of its process in /proc: R, S, D, T, Z; empty if it was not looked at."
+    wchan: str = ""
+    "Where in the kernel its main thread sleeps."
+    cpu_s: float | None = None
+    "Processor time that its process has used so far."
+    exit_code: int | None = None
+    exit_signal: int | None = None
+    finished: bool = False
+    "Whether it had said that its work was done."
+
+    @property
+    def ended(self) -> bool:
+        """Whether its process is gone."""
+        return self.exit_code is not None or self.exit_signal is not None
+
+
+class Stack(msgspec.Struct, frozen=True, kw_only=True):
+    """The main thread of a rank, as it was asked: innermost frame first, each ``file:line function``."""
+
+    rank: int
+    node: str
+    at_s: float
+    frames: tuple[str, ...]
+    how: Literal["faulthandler", "py-spy", "proc"] = "faulthandler"
+
+
+class LogLine(msgspec.Struct, frozen=True, kw_only=True):
+    """A line that a rank, the kernel or a service has written."""
+
+    text: str
+    at_s: float
+    node: str = ""
+    rank: int | None = None
+    source: Literal["rank", "kernel", "service"] = "rank"
+
+
+class DiskState(msgspec.Struct, frozen=True, kw_only=True):
+    """A file system that the job writes to."""
+
+    path: str
+    total_bytes: int
+    free_bytes: int
+    free_inodes: int | None = None
+    read_only: bool = False
+
+
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """A GPU as its driver tells it."""
+
+    index: int
+    name: str = ""
+    temperature_c: float | None = None
+    power_w: float | None = None
+    sm_clock_mhz: float | None = None
+    utilization: float | None = None
+    memory_used_bytes: int | None = None
+    memory_total_bytes: int | None = None
+    throttled: tuple[str, ...] = ()
+    "Why its clocks are low, but for being idle."
+    ecc_uncorrected: int | None = None
+    remap_pending: bool = False
+    remap_failed: bool = False
+    pcie_generation: int | None = None
+    pcie_generation_max: int | None = None
+    pcie_width: int | None = None
+    pcie_width_max: int | None = None
+    nvlinks_down: int | None = None
+    foreign_pids: tuple[int, ...] = ()
+    "Processes on it that are not of this job."
+
+
+class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
+    """A node at one moment."""
+
+    node: str
+    at_s: float
+    wall_s: float | None = None
+    "What its clock says, in seconds since 1970."
+    cpus: int | None = None
+    load: float | None = None
+    memory_total_bytes: int | None = None
+    memory_available_bytes: int | None = None
+    oom_kills: int | None = None
+    disks: tuple[DiskState, ...] = ()
+    gpus: tuple[GpuState, ...] = ()
+    links_down: tuple[str, ...] = ()
+    "Network interfaces that were up and are not any more."
+    foreign_cpu: tuple[tuple[str, float], ...] = ()
+    "Processes that are not of this job, by the share of one processor that they take, the busiest first."
