@@ -329,6 +329,8 @@ class Launcher:
             self._log.print("somebody killed the guard process; starting another")
             guard.dismiss()
             self._guard = Guard(self._run_mark)
+            if self._link.welcome is not None:
+                self._guard.keep_lease(self._link.welcome.lease_s)
         if self._attempt is None and self._clock.monotonic() >= self._next_report_s:
             self._next_report_s = self._clock.monotonic() + 0.5
             self._link.send(m.Report())
@@ -419,7 +421,9 @@ class Launcher:
     def _obey(self, message: object) -> None:
         attempt = self._attempt
         match message:
-            case m.Welcome():
+            case m.Welcome(lease_s=lease_s):
+                if self._guard is not None:
+                    self._guard.keep_lease(lease_s)
                 for number in self._asked[:1]:  # asked while there was no controller
                     self._link.send(v.Asked(number, self._name))
             case m.Memo():
