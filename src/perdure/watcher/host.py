@@ -30,6 +30,7 @@ _DISKS_EVERY_S: Final = 5.0
 _LINKS_EVERY_S: Final = 2.0
 _CPUS_EVERY_S: Final = 30.0
 _SILENT_S: Final = 1.0
+_APART_S: Final = 0.9
 _SHORT_IDLE: Final = 0.1
 _SHORT_WAIT: Final = 0.05
 _REMOTE: Final = (
@@ -72,8 +73,11 @@ class Host:
         self._cpus: int | None = None
         self._cpus_at_s = float("-inf")
         self._ticks: tuple[int, int] | None = None
+        self._ticks_at_s = float("-inf")
+        self._idle_share: float | None = None
         self._waited: dict[int, int] = {}
-        self._waited_at_s: float | None = None
+        self._waited_at_s = float("-inf")
+        self._wait_share: float | None = None
 
     @property
     def belongs(self) -> Belonging:
@@ -85,7 +89,7 @@ class Host:
         now = self._clock.monotonic()
         if now - self._cpus_at_s >= _CPUS_EVERY_S:
             self._cpus, self._cpus_at_s = usable_cpus(self._root), now
-        idle, wait = self._idle(), self._wait(now)
+        idle, wait = self._idle(now), self._wait(now)
         hurry = (idle is not None and idle < _SHORT_IDLE) or (wait is not None and wait > _SHORT_WAIT)
         total = total_nbytes(root=self._root)
         return NodeSample(
@@ -143,8 +147,8 @@ class Host:
         self._links_seen |= up
         return tuple(sorted(self._links_seen - up))
 
-    def _idle(self) -> float | None:
-        """Share of idle time since the call before."""
+    def _idle(self, now: float) -> float | None:
+        """Share of idle time in the last second or so."""
         line = _text(self._root / "proc/stat").partition("\n")[0].split()
         try:
             numbers = [int(word) for word in line[1:9]]
@@ -152,24 +156,28 @@ class Host:
             return None
         if len(numbers) < 5:
             return None
-        before, self._ticks = self._ticks, (sum(numbers), numbers[3] + numbers[4])
-        if before is None or self._ticks[0] <= before[0]:
-            return None
-        return min(1.0, max(0.0, (self._ticks[1] - before[1]) / (self._ticks[0] - before[0])))
+        ticks = sum(numbers), numbers[3] + numbers[4]
+        if self._ticks is None or now - self._ticks_at_s >= _APART_S:
+            before, self._ticks, self._ticks_at_s = self._ticks, ticks, now
+            passed = 0 if before is None else ticks[0] - before[0]
+            self._idle_share = None
+            if before is not None and passed > 0:
+                self._idle_share = min(1.0, max(0.0, (ticks[1] - before[1]) / passed))
+        return self._idle_share
 
     def _wait(self, now: float) -> float | None:
-        """Largest share of the time since the call before that a rank's main thread waited for a processor."""
+        """Largest share of the last second or so in which a rank's main thread waited for a processor."""
         waited = {}
         for pid in list(self._belongs.own())[:_MOST_RANKS]:
             words = _text(self._root / f"proc/{pid}/schedstat").split()
             if len(words) == 3 and words[1].isdecimal():
                 waited[pid] = int(words[1])
-        before, before_at_s = self._waited, self._waited_at_s
-        self._waited, self._waited_at_s = waited, now
-        if before_at_s is None or now <= before_at_s:
-            return None
-        shares = [(nanos - before[pid]) / 1e9 / (now - before_at_s) for pid, nanos in waited.items() if pid in before]
-        return min(1.0, max(0.0, *shares)) if shares else None
+        passed_s = now - self._waited_at_s
+        if passed_s >= _APART_S:
+            before, self._waited, self._waited_at_s = self._waited, waited, now
+            shares = [(nanos - before[pid]) / 1e9 / passed_s for pid, nanos in waited.items() if pid in before]
+            self._wait_share = min(1.0, max(0.0, *shares)) if shares else None
+        return self._wait_share
 
 
 def usable_cpus(root: Path = Path("/")) -> int | None:

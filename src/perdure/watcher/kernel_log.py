@@ -55,7 +55,7 @@ def headless(line: str) -> str:
 
 
 def record_of(data: bytes, *, programs: bool = False) -> tuple[int, float, str] | None:
-    """Its number, its seconds since boot and its text, none if a program wrote it; None if ``data`` is no record.
+    """Number, seconds since boot and text of a record. If a program wrote it: no text; if it is none: None.
 
     >>> record_of(b"4,901,7000000,-;NVRM: GPU has fallen off the bus.\\n SUBSYSTEM=pci\\n")
     (901, 7.0, 'NVRM: GPU has fallen off the bus.')
@@ -75,8 +75,8 @@ class KernelLog:
 
     ``path`` is a device such as /dev/kmsg, or a file of text, which may be rotated. Of a device the records of the last
     ``past_s`` before the first call are given too, of a file all (without ``past_s`` what is added after it).
-    ``programs``: also what programs have written to the log, as those do that inject faults. `problem` says why nothing can be
-    read, `lost` counts records that were overwritten, or left out of a storm.
+    ``programs``: also what programs have written to the log, as those do that inject faults. `problem` says why nothing
+    can be read, `lost` counts records that were overwritten, or left out of a storm.
     """
 
     def __init__(

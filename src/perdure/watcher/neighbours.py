@@ -43,7 +43,8 @@ class _Stat:
 
 class Belonging:
     """Whether a process is of this job: one of the processes that ``own`` returns, of their session, below one of them,
-    or with ``mark`` (or a mark below it) in its environment. This process and its session belong too.
+    or with ``mark`` (or a mark below it) in its environment. This process belongs too, with its children but those that
+    have a session of their own.
     """
 
     def __init__(self, own: Callable[[], Collection[int]], *, mark: str | None = None, root: Path = Path("/")) -> None:
@@ -53,17 +54,17 @@ class Belonging:
         self._session = os.getsid(0)
 
     def __call__(self, pid: int) -> bool:
-        own = {os.getpid(), *self._own()}
-        one = pid
+        own, watcher, one = set(self._own()), os.getpid(), pid
         for _ in range(_GENERATIONS):
-            if one in own:
+            if one in own or one == watcher:
                 return True
             stat = _stat(self._proc, one)
             if stat is None:
                 break
-            if stat.session in own or stat.session == self._session:
+            if stat.session in own:
                 return True
-            if stat.parent <= 1:
+            stranger = stat.parent == watcher and watcher not in own and stat.session != self._session
+            if stat.parent <= 1 or stranger:
                 break
             one = stat.parent
         return self._mark is not None and self._marked(pid)

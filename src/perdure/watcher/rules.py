@@ -265,14 +265,17 @@ def _of_disk(disk: DiskState, sample: NodeSample, node: _Node) -> Iterator[_Hold
 
 
 def _contention(sample: NodeSample) -> Iterator[_Holds]:
-    foreign = [(name, share) for name, share in sample.foreign_cpu if share >= _FOREIGN_SHARE]
-    if not foreign:
+    foreign = sample.foreign_cpu
+    in_all = sum(share for _, share in foreign)
+    if in_all < _FOREIGN_SHARE:
         return
     waits = sample.cpu_wait is not None and sample.cpu_wait >= _WAITS
     full = sample.cpu_wait is None and sample.cpu_idle is not None and sample.cpu_idle <= _NO_IDLE
     if not (waits or full):
         return
-    name, share = foreign[0]
+    name = foreign[0][0]
+    others = "" if len(foreign) == 1 else f" and {len(foreign) - 1} more"
+    who = f"{name}{others}, not of this job, take" + ("s" if not others else "")
     why = (
         f"ranks wait {sample.cpu_wait:.0%} of the time for one"
         if waits and sample.cpu_wait is not None
@@ -281,11 +284,11 @@ def _contention(sample: NodeSample) -> Iterator[_Holds]:
     yield _Holds(
         "cpu-contention",
         "cpu-contention",
-        f"{sample.node}: {name}, not of this job, takes {share:.1f} processors, and {why}",
+        f"{sample.node}: {who} {in_all:.1f} processors, and {why}",
         Label.CONTENTION,
         after_s=_CONTENTION_S,
-        strength=min(1.0, 0.5 + sum(each for _, each in foreign) / (2 * (sample.cpus or 1))),
-        raw=tuple(f"{each}: {share:.2f} processors" for each, share in foreign[:8]),
+        strength=min(1.0, 0.5 + in_all / (2 * (sample.cpus or 1))),
+        raw=tuple(f"{each}: {share:.2f} processors" for each, share in foreign[:16]),
     )
 
 
