@@ -88,6 +88,7 @@ def watch_metrics(
     text.counter("log_lines_dropped_total", "Log lines left out of storms.", dropped_lines)
     text.gauge("ranks", "Ranks that are watched.", len(ranks))
     text.gauge("ranks_ended", "Ranks whose processes are gone.", sum(rank.ended for rank in ranks))
+    text.gauge("ranks_finished", "Ranks that have said that their work is done.", sum(rank.finished for rank in ranks))
     for phase, count in sorted(Counter(rank.phase or "unknown" for rank in ranks).items())[:_MOST_NAMED]:
         text.gauge("ranks_in_phase", "Ranks by what they do.", count, phase=phase)
     for name, (help_text, of) in _RANK.items():
@@ -168,7 +169,8 @@ def _add_node(text: _Text, node: NodeSample) -> None:
         gauge("gpu_temperature_celsius", "Temperature of a GPU.", gpu.temperature_c, **which)
         gauge("gpu_power_watts", "What a GPU draws.", gpu.power_w, **which)
         gauge("gpu_utilization_ratio", "Share of time in which a kernel ran.", gpu.utilization, **which)
-        gauge("gpu_throttled", "Whether something holds its clocks down.", float(bool(gpu.throttled)), **which)
+        throttled = float(bool(set(gpu.throttled) - {"power cap"}))
+        gauge("gpu_throttled", "Whether something but the power cap holds its clocks down.", throttled, **which)
         gauge("gpu_ecc_uncorrected", "Memory errors that could not be corrected.", gpu.ecc_uncorrected, **which)
         gauge("gpu_lost", "Whether a GPU does not answer any more.", float(bool(gpu.lost)), **which)
     for disk in node.disks[:_MOST_NAMED]:

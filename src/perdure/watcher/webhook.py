@@ -250,11 +250,8 @@ class Webhook:
             with error:
                 wait_s = _seconds(error.headers.get("Retry-After", ""))
             if 300 <= error.code < 400:
-                return (
-                    f"{self._host()} sends elsewhere ({error.code}), which is not followed: name that URL",
-                    False,
-                    0.0,
-                )
+                why = f"{self._host()} redirects ({error.code}), which is not followed: name that URL"
+                return why, False, 0.0
             return f"{self._host()} answers {error.code}", error.code in _AGAIN, wait_s
         except Exception as error:  # no way to it, no HTTP, a bad certificate: whatever the library raises
             return f"{self._host()} cannot be reached: {error}", True, 0.0
