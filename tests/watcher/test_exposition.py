@@ -123,3 +123,13 @@ def test_a_loss_that_is_no_number_is_not_hidden() -> None:
 def test_of_nothing_there_is_a_page_too() -> None:
     page = read(watch_metrics(job="a"))
     assert page.of("perdure_watch_ranks")[0].value == 0
+
+
+def test_of_many_gpus_only_those_with_a_fault_are_on_the_page() -> None:
+    def gpus(node: int) -> tuple[GpuState, ...]:
+        lost = {(700, 5): "gone"}
+        return tuple(GpuState(index=i, lost=lost.get((node, i), ""), temperature_c=40) for i in range(8))
+
+    nodes = [NodeSample(node=f"n{i}", at_s=1.0, gpus=gpus(i)) for i in range(1000)]
+    (found,) = read(watch_metrics(job="a", nodes=nodes)).of("perdure_watch_node_gpu_lost")
+    assert (found.labels["node"], found.labels["gpu"], found.value) == ("n700", "5", 1)

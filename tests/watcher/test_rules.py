@@ -25,7 +25,7 @@ def disk(**fields: Any) -> tuple[DiskState, ...]:
 
 HOLDING = [
     ("gpu-lost", Label.GPU_OFF_BUS, 0.0, {"gpus": gpu(lost="it has fallen off the bus")}),
-    ("gpu-lost", Label.GPU_OTHER, 0.0, {"gpus": gpu(lost="the driver fails on it: unknown error")}),
+    ("gpu-lost", Label.GPU_OTHER, 3.0, {"gpus": gpu(lost="the driver fails on it: unknown error")}),
     ("gpu-remap-failed", Label.GPU_ECC, 0.0, {"gpus": gpu(remap_failed=True, remap_pending=True)}),
     ("gpu-remap-pending", Label.GPU_ECC_CONTAINED, 0.0, {"gpus": gpu(remap_pending=True)}),
     ("gpu-throttled", Label.THERMAL, 30.0, {"gpus": gpu(throttled=("power cap", "heat"), temperature_c=93.0)}),

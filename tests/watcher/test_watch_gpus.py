@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import subprocess
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from perdure.process import nvml as ours
 from perdure.process.nvml import Nvml
 from perdure.watcher.gpus import GpuWatch, Reader
 from perdure.watcher.labels import Label
@@ -173,3 +175,40 @@ def test_a_driver_that_hangs_stops_neither_the_watch_nor_the_process(library: st
     command = [sys.executable, "-c", script, library]
     done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("() the driver of the GPUs has not answered for")
+
+
+def test_structures_and_numbers_are_those_of_nvidias_own_bindings() -> None:
+    theirs = pytest.importorskip("pynvml", reason="NOT TESTED: our structures against nvidia-ml-py, which is missing")
+    for mine, name in (
+        (ours._Pci, "nvmlPciInfo_t"),
+        (ours._Memory, "c_nvmlMemory_t"),
+        (ours._Utilization, "c_nvmlUtilization_t"),
+        (ours._Process, "c_nvmlProcessInfo_v2_t"),
+        (ours._Event, "c_nvmlEventData_t"),
+    ):
+        known = getattr(theirs, name)
+        assert ctypes.sizeof(mine) == ctypes.sizeof(known)
+        offsets = [getattr(mine, field[0]).offset for field in mine._fields_]
+        assert offsets == [getattr(known, field[0]).offset for field in known._fields_]
+    assert (ours._LOST, ours._TOO_SMALL, ours._NO_DRIVER) == (
+        theirs.NVML_ERROR_GPU_IS_LOST, theirs.NVML_ERROR_INSUFFICIENT_SIZE, theirs.NVML_ERROR_DRIVER_NOT_LOADED,
+    )  # fmt: skip
+    assert theirs.NVML_ERROR_TIMEOUT == ours._TIMEOUT
+    assert {
+        theirs.NVML_ERROR_INVALID_ARGUMENT, theirs.NVML_ERROR_NOT_SUPPORTED, theirs.NVML_ERROR_NO_PERMISSION,
+        theirs.NVML_ERROR_FUNCTION_NOT_FOUND,
+    } == ours._NOT_TOLD  # fmt: skip
+    assert theirs.nvmlEventTypeXidCriticalError == ours._XID_EVENT
+    assert (theirs.NVML_CLOCK_SM, theirs.NVML_TEMPERATURE_GPU) == (ours._SM_CLOCK, ours._CORE)
+    assert (theirs.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, theirs.NVML_VOLATILE_ECC) == (
+        ours._UNCORRECTED, ours._SINCE_BOOT,
+    )  # fmt: skip
+    bits = {
+        theirs.nvmlClocksThrottleReasonSwPowerCap: "power cap",
+        theirs.nvmlClocksThrottleReasonHwSlowdown: "hardware slowdown",
+        theirs.nvmlClocksThrottleReasonSwThermalSlowdown: "warmth",
+        theirs.nvmlClocksThrottleReasonHwThermalSlowdown: "heat",
+        theirs.nvmlClocksThrottleReasonHwPowerBrakeSlowdown: "power brake",
+    }
+    assert bits == ours.SLOWED
+    assert theirs.nvmlClocksThrottleReasonGpuIdle == ours.IDLE

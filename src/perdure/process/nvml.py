@@ -123,9 +123,9 @@ class Nvml:
 
     def close(self) -> None:
         """End it."""
-        if self._watched is not None:
+        if self._events.value:
             self.call("nvmlEventSetFree", self._events)
-            self._watched = None
+            self._events, self._watched = ctypes.c_void_p(), None
         self.call("nvmlShutdown")
 
     def call(self, name: str, *arguments: Any) -> int:
@@ -149,23 +149,19 @@ class Nvml:
             raise _silent(self, code)
         return [Device(self, index) for index in range(min(count.value, _MAX_GPUS))]
 
-    def xids(self, devices: list[Device]) -> Iterator[tuple[int, int]]:
-        """Index and number of each Xid error since the call before; the first call begins to watch."""
+    def xids(self, devices: list[Device], *, wait_ms: int = 0) -> Iterator[tuple[int, int]]:
+        """Index and number of each Xid error since the call before, waiting ``wait_ms`` for each; the first call begins
+        to watch.
+        """
         if self._watched is None:
             self._watched = {}
             if self.call("nvmlEventSetCreate", ctypes.byref(self._events)) != _OK:
-                self._events = ctypes.c_void_p()
                 return
-            for one in devices:
-                if (
-                    one.handle
-                    and self.call("nvmlDeviceRegisterEvents", one.handle, ctypes.c_ulonglong(_XID_EVENT), self._events)
-                    == _OK
-                ):
-                    self._watched[one.handle.value] = one.index
+            self._watched = {one.address: one.index for one in devices if one.watch_xids(self._events)}
         for _ in range(_MAX_EVENTS if self._watched else 0):
             event = _Event()
-            if self.call("nvmlEventSetWait_v2", self._events, ctypes.byref(event), ctypes.c_uint(0)) != _OK:
+            waited = ctypes.c_uint(wait_ms)
+            if self.call("nvmlEventSetWait_v2", self._events, ctypes.byref(event), waited) != _OK:
                 return
             index = self._watched.get(int(event.device or 0))
             if index is not None and event.type & _XID_EVENT:
@@ -179,10 +175,19 @@ class Device:
         self._nvml = nvml
         self.index = index
         self.failed = ""
-        self.handle = ctypes.c_void_p()
-        self._note(nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(self.handle)))
-        if not self.handle.value:
+        self._handle = ctypes.c_void_p()
+        self._note(nvml.call("nvmlDeviceGetHandleByIndex_v2", ctypes.c_uint(index), ctypes.byref(self._handle)))
+        if not self.address:
             self.failed = self.failed or "the driver gives no access to it"
+
+    @property
+    def address(self) -> int:
+        """What NVML calls it by; 0 if it gives no access."""
+        return self._handle.value or 0
+
+    def watch_xids(self, events: ctypes.c_void_p) -> bool:
+        """Have its Xid errors reported to the event set ``events``; whether they will be."""
+        return self._ask("nvmlDeviceRegisterEvents", ctypes.c_ulonglong(_XID_EVENT), events)
 
     def name(self) -> str:
         """Its product name; empty if not told."""
@@ -208,6 +213,10 @@ class Device:
     def sm_clock_mhz(self) -> int | None:
         """Of its multiprocessors, now."""
         return self._number("nvmlDeviceGetClockInfo", ctypes.c_uint(_SM_CLOCK))
+
+    def max_sm_clock_mhz(self) -> int | None:
+        """Of its multiprocessors, at most."""
+        return self._number("nvmlDeviceGetMaxClockInfo", ctypes.c_uint(_SM_CLOCK))
 
     def utilization(self) -> float | None:
         """Share of the last while in which a kernel ran, 0 to 1."""
@@ -259,10 +268,10 @@ class Device:
 
     def holders(self) -> list[Holder]:
         """Processes that compute on it."""
-        room = 64
+        room = 64 if self.address and not self.failed else _MAX_HOLDERS + 1
         while room <= _MAX_HOLDERS:
             count, found = ctypes.c_uint(room), (_Process * room)()
-            code = self._nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", self.handle, ctypes.byref(count), found)
+            code = self._nvml.call("nvmlDeviceGetComputeRunningProcesses_v3", self._handle, ctypes.byref(count), found)
             if code == _TOO_SMALL:
                 room *= 4
                 continue
@@ -279,9 +288,9 @@ class Device:
 
     def _ask(self, name: str, *arguments: Any) -> bool:
         """Whether the answer has been written to the last of ``arguments``."""
-        if not self.handle.value or self.failed:
+        if not self.address or self.failed:
             return False
-        code = self._nvml.call(name, self.handle, *arguments)
+        code = self._nvml.call(name, self._handle, *arguments)
         self._note(code)
         return code == _OK
 
@@ -294,5 +303,6 @@ class Device:
 
 
 def _silent(nvml: Nvml, code: int) -> NeedsPerson:
-    words = f"the driver of the GPUs does not answer: {nvml.says(code)}; load it again, until nvidia-smi works"
-    return NeedsPerson(words, code=code)
+    why = nvml.says(code)
+    words = f"the driver of the GPUs does not answer: {why}; load it again, until nvidia-smi works"
+    return NeedsPerson(words, code=code, why=why)

@@ -1,8 +1,9 @@
 """Verdicts, ranks and nodes as a page of Prometheus metrics, text format 0.0.4. Pure.
 
-The page is bounded however large the job is: series of single ranks only up to `RANK_SERIES` ranks, beyond that what is
-least and most on each node, beyond `NODE_SERIES` nodes only what is least and most in the job. Labels are ``job``,
-``rank``, ``node``, ``gpu``, ``disk``, and the words of fixed lists; incidents are no label, for their ids never end.
+The page is bounded however large the job is. Up to `RANK_SERIES` ranks each has its series; beyond that each node tells
+what is least and most of its ranks, and beyond `NODE_SERIES` nodes the job does. GPUs follow the same bound: beyond it
+only those with a fault are told. Labels are ``job``, ``rank``, ``node``, ``gpu``, ``disk``, and the words of fixed
+lists; incidents are no label, for their ids never end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from perdure.watcher.evidence import Stage, Verdict
-from perdure.watcher.samples import NodeSample, RankSample
+from perdure.watcher.samples import GpuState, NodeSample, RankSample
 
 __all__ = ["CONTENT_TYPE", "NODE_SERIES", "RANK_SERIES", "watch_metrics"]
 
@@ -95,8 +96,9 @@ def watch_metrics(
         _add_ranks(text, name, help_text, [(rank, value) for rank in ranks if (value := of(rank)) is not None], ranks,
                    rank_series, node_series)  # fmt: skip
     text.gauge("nodes", "Nodes that are watched.", len(nodes))
+    whole = sum(len(node.gpus) for node in nodes) <= rank_series
     for node in nodes[:node_series]:
-        _add_node(text, node)
+        _add_node(text, node, [gpu for gpu in node.gpus[:_MOST_NAMED] if whole or _troubled(gpu)])
     return text.text()
 
 
@@ -153,7 +155,7 @@ def _add_ranks(
 _WORDS: Final = {"min": "least", "max": "most"}
 
 
-def _add_node(text: _Text, node: NodeSample) -> None:
+def _add_node(text: _Text, node: NodeSample, gpus: list[GpuState]) -> None:
     def gauge(name: str, help_text: str, value: float | None, **labels: str) -> None:
         text.gauge(f"node_{name}", help_text, value, node=node.node, **labels)
 
@@ -164,19 +166,26 @@ def _add_node(text: _Text, node: NodeSample) -> None:
     if node.oom_kills is not None:
         text.counter("node_oom_kills_total", "Processes killed for memory.", node.oom_kills, node=node.node)
     gauge("gpu_driver_silent", "Whether the driver of the GPUs does not answer.", float(bool(node.gpu_problem)))
-    for gpu in node.gpus[:_MOST_NAMED]:
+    for gpu in gpus:
         which = {"gpu": str(gpu.index)}
         gauge("gpu_temperature_celsius", "Temperature of a GPU.", gpu.temperature_c, **which)
         gauge("gpu_power_watts", "What a GPU draws.", gpu.power_w, **which)
         gauge("gpu_utilization_ratio", "Share of time in which a kernel ran.", gpu.utilization, **which)
-        throttled = float(bool(set(gpu.throttled) - {"power cap"}))
-        gauge("gpu_throttled", "Whether something but the power cap holds its clocks down.", throttled, **which)
+        gauge("gpu_throttled", "Whether something but the power cap holds its clocks down.", _slowed(gpu), **which)
         gauge("gpu_ecc_uncorrected", "Memory errors that could not be corrected.", gpu.ecc_uncorrected, **which)
         gauge("gpu_lost", "Whether a GPU does not answer any more.", float(bool(gpu.lost)), **which)
     for disk in node.disks[:_MOST_NAMED]:
         gauge("disk_total_bytes", "Size of a file system.", disk.total_bytes or None, disk=disk.path)
         gauge("disk_free_bytes", "What is free of it.", disk.free_bytes if disk.total_bytes else None, disk=disk.path)
         gauge("disk_silent_seconds", "For how long it has not answered.", disk.silent_s, disk=disk.path)
+
+
+def _slowed(gpu: GpuState) -> float:
+    return float(bool(set(gpu.throttled) - {"power cap"}))
+
+
+def _troubled(gpu: GpuState) -> bool:
+    return bool(gpu.lost or gpu.ecc_uncorrected or gpu.remap_pending or gpu.remap_failed or _slowed(gpu))
 
 
 def _maybe(flag: bool | None) -> float | None:

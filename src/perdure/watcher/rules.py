@@ -36,6 +36,7 @@ AGAIN_S: Final = 10.0
 _THROTTLED_S: Final = 30.0
 _PCIE_S: Final = 10.0
 _LINK_S: Final = 3.0
+_FAILS_S: Final = 3.0
 _CONTENTION_S: Final = 3.0
 _DISK_SILENT_S: Final = 30.0
 _COMPUTES: Final = 0.5
@@ -200,7 +201,9 @@ def _of_gpu(gpu: GpuState, sample: NodeSample) -> Iterator[_Holds]:
         return _Holds(f"{kind} {gpu.index}", kind, f"{who}: {what}", label, after_s, strength, (raw,))
 
     if gpu.lost:
-        yield holds("gpu-lost", gpu.lost, Label.GPU_OFF_BUS if "bus" in gpu.lost else Label.GPU_OTHER, gpu.lost)
+        off = "bus" in gpu.lost
+        label = Label.GPU_OFF_BUS if off else Label.GPU_OTHER
+        yield holds("gpu-lost", gpu.lost, label, gpu.lost, after_s=0.0 if off else _FAILS_S)
         return
     if gpu.remap_failed:
         yield holds("gpu-remap-failed", "a row of its memory could not be remapped", Label.GPU_ECC, "remap_failed")
