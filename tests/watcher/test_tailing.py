@@ -184,11 +184,23 @@ def test_all_ranks_together_are_bounded(tmp_path: Path) -> None:
     tail.close()
 
 
+class Looks:
+    """How often the reader has looked."""
+
+    count = 0
+
+    def wait_for_another(self) -> None:
+        """Wait until a look that begins after now is over."""
+        wanted = self.count + 2
+        while self.count < wanted:
+            time.sleep(0.001)
+
+
 def test_nothing_is_lost_or_doubled_under_a_fast_writer_that_rotates(tmp_path: Path) -> None:
     """The launcher's own log, made so short that it turns often, against a reader that looks all the time."""
     log = output._Log(tmp_path / "rank-0.log")
     total, seed = 4_000, random.Random(5)
-    done = threading.Event()
+    done, looks = threading.Event(), Looks()
 
     def write() -> None:
         written = 0
@@ -200,7 +212,7 @@ def test_nothing_is_lost_or_doubled_under_a_fast_writer_that_rotates(tmp_path: P
                 time.sleep(0.002)
             if seed.random() < 0.02:
                 log._turn()
-                time.sleep(0.02)  # the launcher keeps two old logs; who looks each second sees one of 64 MiB turn once
+                looks.wait_for_another()  # two old logs are kept: who looks each second sees none vanish
         done.set()
 
     writer = threading.Thread(target=write)
@@ -209,6 +221,7 @@ def test_nothing_is_lost_or_doubled_under_a_fast_writer_that_rotates(tmp_path: P
     writer.start()
     while not done.is_set():
         found += tail.read(time.monotonic(), most_lines=1 << 20)
+        looks.count += 1
     writer.join()
     found += tail.read(time.monotonic(), most_lines=1 << 20)
     log.close()
