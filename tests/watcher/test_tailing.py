@@ -125,6 +125,17 @@ def test_a_log_that_was_rotated_several_times_between_two_looks_is_read_in_order
     tail.close()
 
 
+def test_what_was_rotated_before_the_first_look_is_read_first(tmp_path: Path) -> None:
+    for name, text in (("rank-0.log.2", "1\n"), ("rank-0.log.1", "2\n"), ("rank-0.log", "3\n")):
+        (tmp_path / name).write_text(text)
+    tail = LogTail(tmp_path)
+    assert [line.text for line in tail.read(0.0)] == ["1", "2", "3"]
+    tail.close()
+    tail = LogTail(tmp_path, from_end=True)
+    assert tail.read(0.0) == []
+    tail.close()
+
+
 def test_a_program_that_keeps_writing_to_the_renamed_file_is_heard(tmp_path: Path) -> None:
     path = tmp_path / "log"
     path.touch()

@@ -56,6 +56,22 @@ class Dropped:
         return Dropped(self.lines + other.lines, self.nbytes + other.nbytes)
 
 
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """A file by its device and inode, and its size."""
+
+    key: tuple[int, int]
+    nbytes: int
+
+
+def _look_at(path: Path) -> _Seen | None:
+    try:
+        found = os.stat(path)
+    except OSError:
+        return None
+    return _Seen((found.st_dev, found.st_ino), found.st_size)
+
+
 class FileTail:
     """A file that somebody else writes to.
 
@@ -163,12 +179,15 @@ class FileTail:
         return os.fstat(self._fd).st_size <= self._offset
 
     def _replaced(self) -> bool:
-        """Whether the name belongs to another file now that has been written to: then the old one is complete."""
-        try:
-            found = os.stat(self._path)
-        except OSError:
-            return False  # renamed, and the next is not there yet: what is still written goes to the old one
-        return found.st_size > 0 and (found.st_dev, found.st_ino) != self._key
+        """Whether what is open is complete: another file has the name and has been written to, or was renamed as well.
+
+        An empty file alone says nothing: whoever rotates may have made it, and the program still writes to the old one.
+        """
+        now = _look_at(self._path)
+        if now is None or now.key == self._key:
+            return False
+        first = _look_at(self._numbered(1))
+        return now.nbytes > 0 or (first is not None and first.key != self._key)
 
     def _open_next(self) -> bool:
         """Open what follows the file that was read last: the oldest numbered one after it, or the name itself."""
@@ -189,19 +208,19 @@ class FileTail:
         return False
 
     def _after_last(self) -> list[Path]:
+        """What was written after the file that was read last, the oldest first; all there is if none was."""
+        if self._from_end:
+            return [self._path]
         names = [self._path]
-        if self._key is None:
-            return names
         for number in range(1, _MOST_NUMBERED):
-            path = self._path.with_name(f"{self._path.name}.{number}")
-            try:
-                found = os.stat(path)
-            except OSError:
-                break
-            if (found.st_dev, found.st_ino) == self._key:
-                return names[::-1]
-            names.append(path)
-        return [self._path]  # the last one has been deleted: what came between is lost with it
+            found = _look_at(self._numbered(number))
+            if found is None or found.key == self._key:
+                return names[::-1] if found is not None or self._key is None else [self._path]
+            names.append(self._numbered(number))
+        return [self._path]  # what was read last is not among them any more: what came between is lost with it
+
+    def _numbered(self, number: int) -> Path:
+        return self._path.with_name(f"{self._path.name}.{number}")
 
     def _close_file(self) -> None:
         if self._fd >= 0:
