@@ -236,7 +236,7 @@ class Webhook:
         if got:
             return got[0]
         self._lost.append(thread)
-        return f"{self._host()} did not answer within {self._timeout_s:g} s", True, 0.0
+        return self._late(), True, 0.0
 
     def _post(self, body: bytes) -> tuple[str, bool, float]:
         request = urllib.request.Request(
@@ -253,8 +253,15 @@ class Webhook:
                 why = f"{self._host()} redirects ({error.code}), which is not followed: name that URL"
                 return why, False, 0.0
             return f"{self._host()} answers {error.code}", error.code in _AGAIN, wait_s
+        except TimeoutError:
+            return self._late(), True, 0.0
         except Exception as error:  # no way to it, no HTTP, a bad certificate: whatever the library raises
+            if isinstance(getattr(error, "reason", None), TimeoutError):
+                return self._late(), True, 0.0
             return f"{self._host()} cannot be reached: {error}", True, 0.0
+
+    def _late(self) -> str:
+        return f"{self._host()} did not answer within {self._timeout_s:g} s"
 
     def _host(self) -> str:
         """The URL without its path, which is a secret where Slack takes messages."""
