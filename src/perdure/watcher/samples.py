@@ -73,6 +73,10 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     exit_signal: int | None = None
     finished: bool = False
     "Whether it had said that its work was done."
+    kernel_hang: bool | None = None
+    "Whether a timer of kernels (xpu_timer) says that one of its GPU does not end."
+    kernel_s: float | None = None
+    "Mean time of its matrix kernels, as that timer has it."
 
     @property
     def ended(self) -> bool:
@@ -108,6 +112,10 @@ class DiskState(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
     free_inodes: int | None = None
     read_only: bool = False
+    remote: bool = False
+    "Whether it is on another machine."
+    silent_s: float = 0.0
+    "For how long it has not answered; the rest is what it said last."
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +141,10 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     nvlinks_down: int | None = None
     foreign_pids: tuple[int, ...] = ()
     "Processes on it that are not of this job."
+    bus: str = ""
+    "Its PCI address."
+    lost: str = ""
+    "Why it cannot be asked, though it was there."
 
 
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,3 +165,9 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     "Network interfaces that were up and are not any more."
     foreign_cpu: tuple[tuple[str, float], ...] = ()
     "Processes that are not of this job, by the share of one processor that they take, the busiest first."
+    cpu_idle: float | None = None
+    "Share of the processors' time since the sample before that was idle, 0 to 1."
+    cpu_wait: float | None = None
+    "Share of that time in which the main thread of a rank waited for a processor; of the rank where it is most."
+    gpu_problem: str = ""
+    "Why the driver of the GPUs tells nothing, though there is one."
