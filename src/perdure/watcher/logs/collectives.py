@@ -27,7 +27,12 @@ _OWN_WORK = re.compile(
     r"(?:\.\.\.|\d ?%|\bon rank 0|\d+/\d+|checkpoint|dataset|index|cache|examples?/s|tokenizer|split|documents?|epoch)",
     re.IGNORECASE,
 )
-_STEP = re.compile(r"\b(?:loss|lm loss|iteration \d+/|step[ :=]+\d+|it/s)", re.IGNORECASE)
+_BAR = re.compile(
+    r"\b[a-z]{3,}ing\b.{0,60}\b(?P<a>\d{1,2})(?:\.\d+)? ?%"  # scanning labels 41%
+    r"|(?<!\d)(?P<b>\d{1,2})%\|.{0,80}\[\d+:\d\d",  # a bar that is not full
+    re.IGNORECASE,
+)
+_STEP = re.compile(r"\b(?:loss|lm loss|iteration \d+/|step[ :=]+\d+|epoch \d+)", re.IGNORECASE)
 _LOOK_BACK = 40
 
 
@@ -92,6 +97,6 @@ def own_work_before(lines: Sequence[Line], first: int) -> Line | None:
     for line in reversed(lines[max(first - _LOOK_BACK, 0) : first]):
         if _STEP.search(line.text):
             return None
-        if _OWN_WORK.search(line.text):
+        if _OWN_WORK.search(line.text) or _BAR.search(line.text):
             return line
     return None

@@ -23,7 +23,7 @@ from perdure.watcher.logs.templates import novel
 
 __all__ = ["Diagnosis", "Hit", "diagnose", "evidence_of", "hits_in"]
 
-_FRAME = re.compile(r"^\s*File \"[^\"]+\", line \d+|^\s*frame #\d+|^\s*#\d+ +0x|^\s+\^+\s*$|^\s*~+\^")
+_FRAME = re.compile(r"^\s*File \"[^\"]+\", (?:line \d+|in )|^\s*frame #\d+|^\s*#\d+ +0x|^\s+\^+\s*$|^\s*~+\^")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\(most recent call first\):")
 _RETRY = re.compile(r"\b(?:retry(?:ing)?|will (?:be )?retr\w+|backing off|attempt \d+ ?(?:/|of) ?\d+|trying again)\b", re.IGNORECASE)
 _GAVE_UP = re.compile(r"max retries exceeded|giving up|gave up|exhausted|after \d+ (?:retries|attempts)", re.IGNORECASE)
@@ -38,6 +38,14 @@ _ASKED = re.compile(r"tried to allocate (?P<a>[\d.]+) (?P<u>[KMGT]i?B)", re.IGNO
 _OTHER = re.compile(r"\bProcess \d+ has (?P<a>[\d.]+) (?P<u>[KMGT]i?B) memory in use", re.IGNORECASE)
 _RANK = re.compile(r"\b(?:global )?rank[s ]*[:=#]? ?\[?(\d{1,6})\b", re.IGNORECASE)
 _NODE = re.compile(r"\b(?:node|host(?:name)?|machine)[s ]*[:=] ?([A-Za-z][\w.-]*\d[\w.-]*)|\bon (?:node|host) ([\w.-]*\d[\w.-]*)", re.IGNORECASE)
+_TIMED_OUT = re.compile(r"timed? ?-?out", re.IGNORECASE)
+_DIGITS = re.compile(r"\d+")
+_BY_NUMBER = re.compile(
+    r"cod(?:e|es)\b|status|errno|signal|http|error|fail|xid|exit|steal|load average|scal|nan|uncorrect|count|retr|link|ecc|\bper",
+    re.IGNORECASE,
+)  # fmt: skip
+_OWNERS = {Label.SPIKE_RECOVERED: Owner.DATA}
+"Where a log's reader is asked whose the cause is, and nobody is no answer."
 _UNIT = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
 _ACCUSED = 16
 _EVIDENCE = 6
@@ -126,23 +134,25 @@ def _in_trouble(text: str) -> bool:
 
 def hits_in(lines: Sequence[Line]) -> list[Hit]:
     """All findings in ``lines``, in no order that means anything."""
-    told = [line for line in _told(lines)]
+    told = list(_told(lines))
     xids = [xid for line in told if "xid" in line.text.lower() and (xid := xid_of(line)) is not None]
     of_xid = {id(xid.line) for xid in xids}
     found = [_of_xid(xid) for xid in roots(xids)]
-    meanings: dict[str, Hit | None] = {}
+    meanings: dict[tuple[str, str], Hit | None] = {}  # lines of one kind mean the same, unless numbers do
     for line in told:
         if id(line) in of_xid:
             continue
-        if line.text not in meanings:
-            meanings[line.text] = _of_line(line)
-        hit = meanings[line.text]
+        kind = line.text if _BY_NUMBER.search(line.text) else _DIGITS.sub("0", line.text)
+        key = (kind, line.level)
+        if key not in meanings:
+            meanings[key] = _of_line(line)
+        hit = meanings[key]
         if hit is not None:
             found.append(_placed(hit, line))
     for each in numbers.findings_in(numbers.series_of(lines)):
         usual = CLASSES[each.label]
         found.append(
-            Hit(each.label, usual.owner, each.action or usual.action, each.weight, each.why, each.lines, each.ranks)
+            Hit(each.label, _OWNERS.get(each.label, usual.owner), each.action or usual.action, each.weight, each.why, each.lines, each.ranks)
         )
     return [*found, *_waits(lines, found)]
 
@@ -245,7 +255,11 @@ def _waits(lines: Sequence[Line], found: Sequence[Hit]) -> list[Hit]:
         why = f"at number {one.seq} rank {one.rank} was in {one.op}, rank {other.rank} in {other.op}, or of other sizes"
         ranks = (other.rank,) if other.rank is not None else ()
         hits.append(Hit(Label.DESYNC, usual.owner, usual.action, SPECIFIC, why, (one.line, other.line), ranks))
-    timeouts = [hit for hit in found if hit.weight == CASCADE and "time" in hit.lines[0].text.lower()]
+    timeouts = [
+        hit
+        for hit in found
+        if (hit.weight == CASCADE or hit.label is Label.RDZV) and _TIMED_OUT.search(hit.lines[0].text)
+    ]
     if timeouts:
         first = min(_order(hit) for hit in timeouts)
         at = next((n for n, line in enumerate(lines) if line.order >= first), 0)
@@ -254,7 +268,8 @@ def _waits(lines: Sequence[Line], found: Sequence[Hit]) -> list[Hit]:
             ranks = (busy.rank,) if busy.rank is not None else ()
             why = "others waited while a rank was in work of its own"
             shown = (busy, timeouts[0].lines[0])
-            hits.append(Hit(Label.RANK_SKEW, usual.owner, usual.action, HINT + 0.1, why, shown, ranks))
+            weight = max(HINT, *(hit.weight for hit in timeouts)) + 0.1
+            hits.append(Hit(Label.RANK_SKEW, usual.owner, usual.action, weight, why, shown, ranks))
     late = collectives.behind(waiting)
     if late and not hits:
         usual = CLASSES[Label.UNKNOWN]
@@ -287,7 +302,7 @@ def _elsewhere(top: Hit, same: Sequence[Hit]) -> Hit:
     if top.label is Label.GPU_OTHER and top.weight < CERTAIN and len(nodes) > 1:
         usual = CLASSES[Label.LIB_BUG]
         why = f"{top.why} on {len(nodes)} nodes at once: no machine stands out"
-        return replace(top, label=Label.LIB_BUG, owner=usual.owner, action=usual.action, why=why)
+        return replace(top, label=Label.LIB_BUG, owner=Owner.INFRA, action=usual.action, why=why)
     return top
 
 

@@ -4,7 +4,7 @@ All rules compare a series with its own past: a loss with the median of the valu
 change from one to the next. A rise counts when it is eight of those and 15 % of the level. If the last values are back
 within a quarter of the rise it was a spike; if they stay up it is a divergence. After a line that says that a
 checkpoint was loaded the same rise is a bad resume. A step time counts as slower when from some step on all its
-windows are 4 % over those before and four deviations apart. Single slow steps never count.
+values are 4 % over those before and four deviations apart. Single slow steps never count.
 """
 
 from __future__ import annotations
@@ -34,6 +34,8 @@ _NOISES = 8.0
 _SLOWER = 1.04
 _MUCH_SLOWER = 1.10
 _FEW = 3
+_ENOUGH = 6
+_WINDOW = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,46 +148,74 @@ def _resume(loss: Sequence[Point], resumed: Sequence[Line]) -> list[Finding]:
 def _rise(loss: Sequence[Point]) -> list[Finding]:
     values = [point.value for point in loss]
     for at in range(_FEW, len(values)):
-        if not _risen(values[:at], values[at]):
-            continue
-        level = statistics.median(values[max(at - 20, 0) : at])
-        after = values[at:]
-        peak = max(after)
-        top = at + after.index(peak)
-        rest = len(values) - at
-        final = statistics.median(after[-min(5, max(rest // 2, 1)) :])
-        lines = (loss[at].line, loss[top].line, loss[-1].line)
-        if rest > 1 and final <= level + 0.25 * (peak - level):
-            why = f"the loss rose from {level:.4g} to {peak:.4g} and came back to {final:.4g}"
-            return [Finding(Label.SPIKE_RECOVERED, 1.6, why, lines)]
-        if rest >= _FEW and final > level * (1 + _RISE if level > 0 else 1 - _RISE):
-            why = f"the loss rose from {level:.4g} to {peak:.4g} and stays at {final:.4g}"
-            return [Finding(Label.DIVERGENCE, 2.4, why, lines)]
-        return []
+        if _risen(values[max(at - 60, 0) : at], values[at]):
+            return _risen_from(loss, at)
+    top = values.index(max(values)) if values else 0
+    if 0 < top < len(values) - 1 and values[top] > 1.5 * max(values[0], values[-1]) > 0:  # too few before it for more
+        return _risen_from(loss, top)
+    return []
+
+
+def _risen_from(loss: Sequence[Point], at: int) -> list[Finding]:
+    """A rise at ``at``: whether it came back or stays; nothing where too little follows to tell."""
+    values = [point.value for point in loss]
+    level = statistics.median(values[max(at - 20, 0) : at])
+    after = values[at:]
+    peak = max(after)
+    top = at + after.index(peak)
+    rest = len(values) - at
+    final = statistics.median(after[-min(5, max(rest // 2, 1)) :])
+    lines = (loss[at].line, loss[top].line, loss[-1].line)
+    if rest > 1 and min(final, values[-1]) <= level + 0.25 * (peak - level):
+        why = f"the loss rose from {level:.4g} to {peak:.4g} and came back to {values[-1]:.4g}"
+        return [Finding(Label.SPIKE_RECOVERED, 1.6, why, lines)]
+    if rest >= _FEW and final - level > _RISE * abs(level):
+        why = f"the loss rose from {level:.4g} to {peak:.4g} and stays at {final:.4g}"
+        return [Finding(Label.DIVERGENCE, 2.4, why, lines)]
     return []
 
 
 def _slower(series: Series) -> list[Finding]:
     times = series.step_s
     values = [point.value for point in times]
-    if len(values) < 2 * _FEW:
-        times = series.rate
-        values = [1.0 / point.value for point in times if point.value > 0]
-        if len(values) < len(times):
-            return []
-    best: tuple[float, int] | None = None
-    for at in range(_FEW, len(values) - _FEW + 1):
-        before, after = values[max(at - 200, 0) : at], values[at : at + 200]
-        low, high = statistics.median(before), statistics.median(after)
-        spread = 1.4826 * max(_deviation(before, low), _deviation(after, high))
-        if low > 0 and high / low >= _SLOWER and high - low > 4 * spread and (best is None or high / low > best[0]):
-            best = (high / low, at)
-    if best is None or values[-1] < _SLOWER * statistics.median(values[: best[1]]):
+    if len(values) < 4:
+        times = [point for point in series.rate if point.value > 0]
+        values = [1.0 / point.value for point in times]
+    at = _turn(values)
+    if at is None:
         return []
-    ratio, at = best
+    ratio = statistics.median(values[at:]) / statistics.median(values[:at])
     action = Action.EVICT if ratio >= _MUCH_SLOWER else Action.WARN
     why = f"a step takes {ratio - 1:.0%} longer from here on"
     return [Finding(Label.STRAGGLER, 1.6, why, (times[at - 1].line, times[at].line, times[-1].line), action=action)]
+
+
+def _turn(values: Sequence[float]) -> int | None:
+    """Where a series becomes slower and stays so; None if it does not.
+
+    Of two halves at a point the medians must differ by 4 % and by four deviations of what is in them; with few values
+    the gap between them must be more than twice the range of either. The point is looked for coarsely, then exactly.
+    """
+    n = len(values)
+    if n < 4:
+        return None
+
+    def gain(at: int) -> float:
+        before, after = values[max(at - _WINDOW, 0) : at], values[at : at + _WINDOW]
+        low, high = statistics.median(before), statistics.median(after)
+        if low <= 0 or high / low < _SLOWER:
+            return 0.0
+        if min(len(before), len(after)) < _ENOUGH:
+            spread = 2 * max(max(before) - min(before), max(after) - min(after))
+            return high / low if min(after) - max(before) > spread else 0.0
+        spread = 4 * 1.4826 * max(_deviation(before, low), _deviation(after, high))
+        return high / low if high - low > spread else 0.0
+
+    pace = max(n // 200, 1)
+    best = max(range(2, n - 1, pace), key=gain)
+    best = max(range(max(best - pace, 2), min(best + pace, n - 2) + 1), key=gain)
+    lasting = statistics.median(values[max(best, n - _WINDOW) :]) >= _SLOWER * statistics.median(values[:best])
+    return best if gain(best) > 0 and lasting else None
 
 
 def _deviation(values: Sequence[float], middle: float) -> float:

@@ -10,7 +10,8 @@ A match is not a cause. Each signature has a weight, and the heaviest that is fo
 | `HINT` | a trace that something leaves behind: an exit code, a retry |
 | `CASCADE` | what others of the job say once one has failed: it tells that something failed, never what |
 
-Lines that match `DECOYS` are not looked at: advice that a library prints, warnings that every good job has, environment.
+Lines that match `decoys.DECOYS` are not looked at: warnings that every good job has, environment; nor are sentences
+of advice that a library prints.
 The tables are in the `signatures_*` files, one for each place where causes lie; in each, what is more special stands
 before what is less so, and the first match of a line counts.
 """
@@ -23,8 +24,23 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from perdure.watcher.labels import CLASSES, Action, Label, Owner
+from perdure.watcher.logs.literals import needed, ways
 
-__all__ = ["CASCADE", "CERTAIN", "GENERIC", "HINT", "SPECIFIC", "Row", "Signature", "is_decoy", "match_of", "table"]
+__all__ = [
+    "CASCADE",
+    "CERTAIN",
+    "GENERIC",
+    "HINT",
+    "SPECIFIC",
+    "Row",
+    "Signature",
+    "is_decoy",
+    "match_of",
+    "table",
+    "without_advice",
+]
+
+_SENTENCE = re.compile(r"(?<=[a-z)][.!?]) +(?=[A-Z])")
 
 CERTAIN = 4.0
 SPECIFIC = 3.0
@@ -45,7 +61,45 @@ class Signature:
     weight: float
     owner: Owner
     action: Action
-    pattern: re.Pattern[str]
+    pattern: str
+
+
+class _Finder:
+    """Finds which of many patterns, numbered in their order, is the first that matches a text.
+
+    Each way to match is tried only where one of its words stands in the text; it is compiled when that first happens.
+    """
+
+    def __init__(self, patterns: Iterable[str]) -> None:
+        self._ways: list[tuple[int, str]] = []
+        self._of_word: dict[str, list[int]] = {}
+        self._always: list[int] = []
+        for number, pattern in enumerate(patterns):
+            for way in ways(pattern):
+                words = needed(way)
+                for word in words:
+                    self._of_word.setdefault(word, []).append(len(self._ways))
+                if not words:
+                    self._always.append(len(self._ways))
+                self._ways.append((number, way))
+
+    def first(self, text: str) -> int | None:
+        """The number of the first pattern that matches, if one does."""
+        low = text.lower()
+        chosen = set(self._always)
+        for word, numbers in self._of_word.items():
+            if word in low:
+                chosen.update(numbers)
+        for at in sorted(chosen):
+            number, way = self._ways[at]
+            if _compiled(way).search(text) is not None:
+                return number
+        return None
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern, re.IGNORECASE)
 
 
 def table(weight: float, rows: Iterable[Row]) -> list[Signature]:
@@ -54,7 +108,7 @@ def table(weight: float, rows: Iterable[Row]) -> list[Signature]:
     for row in rows:
         usual = CLASSES[row[0]]
         owner, action = (row[3], row[4]) if len(row) == 5 else (usual.owner, usual.action)
-        found.append(Signature(row[0], row[1], weight, owner, action, re.compile(row[2], re.IGNORECASE)))
+        found.append(Signature(row[0], row[1], weight, owner, action, row[2]))
     return found
 
 
@@ -83,10 +137,15 @@ def _signatures() -> tuple[Signature, ...]:
 
 
 @functools.cache
-def _decoys() -> re.Pattern[str]:
-    from perdure.watcher.logs.signatures_training import DECOYS
+def _finder() -> _Finder:
+    return _Finder(each.pattern for each in _signatures())
 
-    return re.compile("|".join(f"(?:{each})" for each in DECOYS), re.IGNORECASE)
+
+@functools.cache
+def _decoys() -> _Finder:
+    from perdure.watcher.logs.decoys import DECOYS
+
+    return _Finder(DECOYS)
 
 
 def is_decoy(text: str) -> bool:
@@ -95,7 +154,23 @@ def is_decoy(text: str) -> bool:
     >>> is_decoy("[c10d] The IPv6 network addresses of (node1, 29500) cannot be retrieved (errno: 97)")
     True
     """
-    return _decoys().search(text) is not None
+    return _decoys().first(text) is not None
+
+
+@functools.cache
+def _advice() -> re.Pattern[str]:
+    from perdure.watcher.logs.decoys import ADVICE
+
+    return re.compile("|".join(f"(?:{each})" for each in ADVICE), re.IGNORECASE)
+
+
+def without_advice(text: str) -> str:
+    """``text`` without the sentences that only say what could be done, or what could be the reason.
+
+    >>> without_advice("ValueError: too long. Please try a shorter one. Stopped.")
+    'ValueError: too long. Stopped.'
+    """
+    return " ".join(each for each in _SENTENCE.split(text) if not _advice().search(each))
 
 
 def match_of(text: str) -> Signature | None:
@@ -108,7 +183,5 @@ def match_of(text: str) -> Signature | None:
     """
     if is_decoy(text):
         return None
-    for each in _signatures():
-        if each.pattern.search(text):
-            return each
-    return None
+    number = _finder().first(without_advice(text))
+    return None if number is None else _signatures()[number]
