@@ -1,8 +1,8 @@
 """Who hangs, read from the stacks of all ranks at one moment.
 
 Ranks that should do the same stand in the same place. Each rank's main thread is reduced to the functions from the
-innermost up to the first one of the training script (line numbers and threads apart), ranks with equal ones are a group,
-and each group is in a collective, loading data, in input or output, or computing. While some wait in a collective,
+innermost up to the first one of the training script (without line numbers), ranks with equal ones are a group, and
+each group is in a collective, loading data, in input or output, or computing. While some wait in a collective,
 those that are not in one are what the others wait for. If all are in collectives, the rank in another collective than
 most is the odd one, if few are; if all stand alike, no rank is named: it is below them, or in a library.
 """
@@ -47,7 +47,7 @@ class Group:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How all ranks stand, the largest group first, and which of them the others wait for; none if it cannot be told."""
+    """How all ranks stand, the largest group first, and which of them the others wait for, if that can be told."""
 
     groups: tuple[Group, ...]
     culprits: tuple[int, ...]
@@ -63,25 +63,43 @@ _FRAME = re.compile(
 )
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?:0x)?[\da-fA-F]+(?P<rest>.*)$")
 _NAME = re.compile(r"\"(?P<a>[^\"]+)\"|\[(?P<b>[^\]]+)\]")
-_WHOSE = re.compile(r"^\W*(?:\w+ )?rank[ :=#]*(?P<rank>\d+)\b(?:.*?\b(?:on|node|host)[ :=]+(?P<node>[\w.-]+))?", re.IGNORECASE)
+_WHOSE = re.compile(
+    r"^\W*(?:\w+ )?rank[ :=#]*(?P<rank>\d+)\b(?:.*?\b(?:on|node|host)[ :=]+(?P<node>[\w.-]+))?", re.IGNORECASE
+)
 _TAG = re.compile(r"^\[(?:rank|default)(\d+)\]:? ?")
 _COLLECTIVE_FILES = re.compile(
-    r"torch/distributed/(?!run|launch|elastic|fsdp|checkpoint)|deepspeed/(?:comm|runtime/pipe/p2p)|megatron/\S*(?:p2p_communication|collectives)|horovod|mpi4py"
+    r"torch/distributed/(?!run|launch|elastic|fsdp|checkpoint)|deepspeed/(?:comm|runtime/pipe/p2p)"
+    r"|megatron/\S*(?:p2p_communication|collectives)|horovod|mpi4py"
     r"|libnccl|libgloo|librccl|libmpi|libucp|jax/\S*multihost"
 )
 _COLLECTIVE = re.compile(
-    r"(?:^|[._:])_?(?P<op>all_?reduce|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|all_?to_?all\w*|barrier|monitored_barrier|i?send|i?recv|gather|scatter|reduce"
+    r"(?:^|[._:])_?(?P<op>all_?reduce|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|all_?to_?all\w*"
+    r"|barrier|monitored_barrier|i?send|i?recv|gather|scatter|reduce"
     r"|batch_isend_irecv|synchronize_irecv|(?:nccl|gloo|mpi)\w+)(?:$|[_. (])",
     re.IGNORECASE,
 )
-_DATA = re.compile(r"utils/data|data_?loader|_try_get_data|_next_data|_get_data\b|webdataset|tf/data|datasets/|torchdata|streaming/|\bfetch\b|collate|prefetch", re.IGNORECASE)
-_IO = re.compile(
-    r"\b(?:read|write|readinto|open|fsync|flush|recv_into|urlopen|sendfile|copyfileobj|torch_save|savez?|_save|_load|torch_load|safe_open|save_checkpoint|load_checkpoint|upload|download|get_object|put_object|stat|listdir|fdatasync)\b"
-    r"|serialization\.py|torch/distributed/checkpoint|botocore|urllib3|s3fs|fsspec|http/client|ssl\.py|socket\.py|shutil\.py|checkpointing\.py",
+_DATA = re.compile(
+    r"utils/data|data_?loader|_try_get_data|_next_data|_get_data\b|webdataset|tf/data|datasets/|torchdata"
+    r"|streaming/|\bfetch\b|collate|prefetch",
     re.IGNORECASE,
 )
-_PLUMBING = re.compile(r"^(?:wrapper|_?call_impl|_wrapped_call_impl|wait|get|inner|decorate_context|_fn|acquire|join|__enter__|__exit__|<frozen)")
-_LIBRARY = re.compile(r"site-packages|dist-packages|/lib/python|<frozen|threading\.py|queue\.py|selectors\.py|socket\.py|connection\.py|^(?:torch|deepspeed|megatron|transformers|accelerate|lightning|jax|numpy|multiprocessing|concurrent)/|\.(?:so|c|cpp|cc)\b")
+_IO = re.compile(
+    r"\b(?:read|write|readinto|open|fsync|flush|recv_into|urlopen|sendfile|copyfileobj|torch_save|savez?"
+    r"|_save|_load|torch_load|safe_open|save_checkpoint|load_checkpoint|upload|download|get_object"
+    r"|put_object|stat|listdir|fdatasync)\b"
+    r"|serialization\.py|torch/distributed/checkpoint|botocore|urllib3|s3fs|fsspec|http/client|ssl\.py"
+    r"|socket\.py|shutil\.py|checkpointing\.py",
+    re.IGNORECASE,
+)
+_PLUMBING = re.compile(
+    r"^(?:wrapper|_?call_impl|_wrapped_call_impl|wait|get|inner|decorate_context|_fn|acquire|join"
+    r"|__enter__|__exit__|<frozen)"
+)
+_LIBRARY = re.compile(
+    r"site-packages|dist-packages|/lib/python|<frozen|threading\.py|queue\.py|selectors\.py|socket\.py"
+    r"|connection\.py|^(?:torch|deepspeed|megatron|transformers|accelerate|lightning|jax|numpy"
+    r"|multiprocessing|concurrent)/|\.(?:so|c|cpp|cc)\b"
+)
 _DEPTH = 12
 
 
@@ -211,16 +229,18 @@ def read_stacks(text: str, *, at_s: float = 0.0) -> list[Stack]:
                 for row in rows
             ]
         except (ValueError, KeyError, TypeError) as error:
-            raise CallError(f'this is no JSON of stacks ({error!r}); it has "ranks", each with "rank" and "frames"') from error
+            raise CallError(
+                f'this is no JSON of stacks ({error!r}); it has "ranks", each with "rank" and "frames"'
+            ) from error
     return read_dump(text, at_s=at_s)
 
 
 def read_dump(text: str, *, at_s: float = 0.0) -> list[Stack]:
     """The main threads in dumps of faulthandler or py-spy, one after another in one text.
 
-    Whose a dump is says a ``[rank3]:`` tag on its lines or a line such as ``rank 3 on node-2`` before it; else dumps are
-    counted from 0. Of a process with several threads the one called MainThread counts, else the last that faulthandler
-    printed, for it prints the main thread last; a single one counts in any case.
+    Whose a dump is says a ``[rank3]:`` tag on its lines or a line such as ``rank 3 on node-2`` before it; else dumps
+    are counted from 0. Of a process with several threads the one called MainThread counts, else the last that
+    faulthandler printed, for it prints the main thread last; a single one counts in any case.
     """
     threads: list[tuple[int | None, str, str, list[str]]] = []  # rank, node, thread, frames
     rank: int | None = None

@@ -16,15 +16,20 @@ from perdure.watcher.logs.reading import Line
 
 __all__ = ["Waiting", "behind", "disagreement", "own_work_before", "waiting_in"]
 
-_WORK = re.compile(r"Work\w+\(SeqNum=(?P<seq>\d+),\s*OpType=(?P<op>\w+)(?:,\s*NumelIn=(?P<n>\d+))?(?:,\s*NumelOut=(?P<m>\d+))?")
+_WORK = re.compile(
+    r"Work\w+\(SeqNum=(?P<seq>\d+),\s*OpType=(?P<op>\w+)(?:,\s*NumelIn=(?P<n>\d+))?(?:,\s*NumelOut=(?P<m>"
+    r"\d+))?"
+)
 _RANK = re.compile(r"\[Rank (\d+)\]|\brank[ =:]+(\d+)", re.IGNORECASE)
 _GROUP = re.compile(r"PG (?:ID|GUID)[ :]*([\w()]+)")
 _LAST = re.compile(r"last enqueued (?:NCCL )?work: (?P<in>-?\d+), last completed (?:NCCL )?work: (?P<out>-?\d+)")
 _OWN_WORK = re.compile(
-    r"\b(?:sav(?:ing|e)|writ(?:ing|e)|load(?:ing)?|download(?:ing)?|upload(?:ing)?|tokeni[sz]\w+|pre-?process\w*|prepar\w+"
+    r"\b(?:sav(?:ing|e)|writ(?:ing|e)|load(?:ing)?|download(?:ing)?|upload(?:ing)?|tokeni[sz]\w+"
+    r"|pre-?process\w*|prepar\w+"
     r"|build(?:ing)?|index\w*|evaluat\w+|validat\w+|generat\w+|compil\w+|convert\w*|merg\w+|gather\w*|consolidat\w*"
     r"|extract\w*|copy\w*|map(?:ping)?|filter\w*|group\w*|pack\w*|shuffl\w*|cach\w+)\b.{0,120}"
-    r"(?:\.\.\.|\d ?%|\bon rank 0|\d+/\d+|checkpoint|dataset|index|cache|examples?/s|tokenizer|split|documents?|epoch)",
+    r"(?:\.\.\.|\d ?%|\bon rank 0|\d+/\d+|checkpoint|dataset|index|cache|examples?/s|tokenizer|split"
+    r"|documents?|epoch)",
     re.IGNORECASE,
 )
 _BAR = re.compile(

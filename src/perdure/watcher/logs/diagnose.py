@@ -10,7 +10,7 @@ then nobody is accused. Without any sign of trouble there is no label: nothing f
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from perdure.watcher.evidence import Evidence
@@ -20,33 +20,50 @@ from perdure.watcher.logs.kernel import Xid, roots, xid_of
 from perdure.watcher.logs.reading import Line
 from perdure.watcher.logs.signatures import CASCADE, CERTAIN, GENERIC, HINT, SPECIFIC, is_decoy, match_of
 from perdure.watcher.logs.templates import novel
+from perdure.watcher.samples import Stack
+from perdure.watcher.stacks import Place, judge_stacks, read_dump
 
-__all__ = ["Diagnosis", "Hit", "diagnose", "evidence_of", "hits_in"]
+__all__ = ["Diagnosis", "Hit", "diagnose", "evidence_of", "hits_in", "hits_of_stacks"]
 
 _FRAME = re.compile(r"^\s*File \"[^\"]+\", (?:line \d+|in )|^\s*frame #\d+|^\s*#\d+ +0x|^\s+\^+\s*$|^\s*~+\^")
 _TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\(most recent call first\):")
-_RETRY = re.compile(r"\b(?:retry(?:ing)?|will (?:be )?retr\w+|backing off|attempt \d+ ?(?:/|of) ?\d+|trying again)\b", re.IGNORECASE)
+_THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?:0x)?[\da-fA-F]+.*(?:most recent call first|\()")
+_RETRY = re.compile(
+    r"\b(?:retry(?:ing)?|will (?:be )?retr\w+|backing off|attempt \d+ ?(?:/|of) ?\d+|trying again)\b", re.IGNORECASE
+)
 _GAVE_UP = re.compile(r"max retries exceeded|giving up|gave up|exhausted|after \d+ (?:retries|attempts)", re.IGNORECASE)
 _TROUBLE = re.compile(
-    r"\b(?:errors?|exception|fail(?:ed|ure|s)?|fatal|abort\w*|panic|crash\w*|killed|timed? ?-?out|hang|hung|stuck|corrupt\w*"
-    r"|lost|refused|denied|invalid|cannot|unable|unexpected\w*|terminat\w+|traceback|critical|dead|unhealthy|bad)\b",
+    r"\b(?:errors?|exception|fail(?:ed|ure|s)?|fatal|abort\w*|panic|crash\w*|killed|timed? ?-?out|hang"
+    r"|hung|stuck|corrupt\w*"
+    r"|lost|refused|denied|invalid|cannot|unable|unexpected\w*|terminat\w+|traceback|critical|dead"
+    r"|unhealthy|bad)\b",
     re.IGNORECASE,
-)  # fmt: skip
-_OOM = re.compile(r"(?P<total>[\d.]+) (?P<u0>[KMGT]i?B) (?:total capacity|is total|total)|total capacity of (?P<total2>[\d.]+) (?P<u1>[KMGT]i?B)")
-_OWN = re.compile(r"this process has (?P<a>[\d.]+) (?P<ua>[KMGT]i?B)|(?P<b>[\d.]+) (?P<ub>[KMGT]i?B) reserved in total|(?P<c>[\d.]+) (?P<uc>[KMGT]i?B) already allocated")
+)
+_OOM = re.compile(
+    r"(?P<total>[\d.]+) (?P<u0>[KMGT]i?B) (?:total capacity|is total|total)"
+    r"|total capacity of (?P<total2>[\d.]+) (?P<u1>[KMGT]i?B)"
+)
+_OWN = re.compile(
+    r"this process has (?P<a>[\d.]+) (?P<ua>[KMGT]i?B)|(?P<b>[\d.]+) (?P<ub>[KMGT]i?B) reserved in total"
+    r"|(?P<c>[\d.]+) (?P<uc>[KMGT]i?B) already allocated"
+)
 _ASKED = re.compile(r"tried to allocate (?P<a>[\d.]+) (?P<u>[KMGT]i?B)", re.IGNORECASE)
 _OTHER = re.compile(r"\bProcess \d+ has (?P<a>[\d.]+) (?P<u>[KMGT]i?B) memory in use", re.IGNORECASE)
 _RANK = re.compile(r"\b(?:global )?rank[s ]*[:=#]? ?\[?(\d{1,6})\b", re.IGNORECASE)
-_NODE = re.compile(r"\b(?:node|host(?:name)?|machine)[s ]*[:=] ?([A-Za-z][\w.-]*\d[\w.-]*)|\bon (?:node|host) ([\w.-]*\d[\w.-]*)", re.IGNORECASE)
-_TIMED_OUT = re.compile(r"timed? ?-?out", re.IGNORECASE)
-_DIGITS = re.compile(r"\d+")
-_BY_NUMBER = re.compile(
-    r"cod(?:e|es)\b|status|errno|signal|http|error|fail|xid|exit|steal|load average|scal|nan|uncorrect|count|retr|link|ecc|\bper",
+_NODE = re.compile(
+    r"\b(?:node|host(?:name)?|machine)[s ]*[:=] ?([A-Za-z][\w.-]*\d[\w.-]*)|\bon (?:node"
+    r"|host) ([\w.-]*\d[\w.-]*)",
     re.IGNORECASE,
-)  # fmt: skip
+)
+_TIMED_OUT = re.compile(r"timed? ?-?out", re.IGNORECASE)
+_NOT_ZERO = re.compile(r"\d*[1-9]\d*")
+_BY_NUMBER = re.compile(
+    r"code|status|errno|signal|http|exit|steal|load average|error|warn|\bto \d|world|joined", re.IGNORECASE
+)
 _OWNERS = {Label.SPIKE_RECOVERED: Owner.DATA}
 "Where a log's reader is asked whose the cause is, and nobody is no answer."
 _UNIT = {"K": 2.0**-20, "M": 2.0**-10, "G": 1.0, "T": 2.0**10}
+_SURE = ((CERTAIN, 0.95), (SPECIFIC, 0.88), (GENERIC, 0.75), (HINT, 0.6), (0.0, 0.3))
 _ACCUSED = 16
 _EVIDENCE = 6
 
@@ -96,7 +113,7 @@ def diagnose(lines: Sequence[Line], *, more: Iterable[Hit] = ()) -> Diagnosis:
     top = min(hits, key=_order_of(hits))
     same = [hit for hit in hits if hit.label is top.label]
     top = _elsewhere(top, same)
-    evidence = list(top.lines)
+    evidence = list(dict.fromkeys(top.lines))
     for hit in sorted(same, key=lambda hit: (-hit.weight, _order(hit))):
         evidence += [line for line in hit.lines if line not in evidence]
     rest: dict[Label, Hit] = {}
@@ -142,7 +159,7 @@ def hits_in(lines: Sequence[Line]) -> list[Hit]:
     for line in told:
         if id(line) in of_xid:
             continue
-        kind = line.text if _BY_NUMBER.search(line.text) else _DIGITS.sub("0", line.text)
+        kind = line.text if _BY_NUMBER.search(line.text) else _NOT_ZERO.sub("9", line.text)
         key = (kind, line.level)
         if key not in meanings:
             meanings[key] = _of_line(line)
@@ -152,9 +169,41 @@ def hits_in(lines: Sequence[Line]) -> list[Hit]:
     for each in numbers.findings_in(numbers.series_of(lines)):
         usual = CLASSES[each.label]
         found.append(
-            Hit(each.label, _OWNERS.get(each.label, usual.owner), each.action or usual.action, each.weight, each.why, each.lines, each.ranks)
+            Hit(
+                each.label,
+                _OWNERS.get(each.label, usual.owner),
+                each.action or usual.action,
+                each.weight,
+                each.why,
+                each.lines,
+                each.ranks,
+            )
         )
-    return [*found, *_waits(lines, found)]
+    return [*found, *_waits(lines, found), *_dumped(lines)]
+
+
+def hits_of_stacks(stacks: Sequence[Stack], line: Line) -> list[Hit]:
+    """What stacks of ranks say, as a finding at ``line``. One stack alone says only that it waits for data."""
+    standing = judge_stacks(stacks)
+    if len(stacks) == 1 and standing.groups[0].place is Place.DATA:
+        usual = CLASSES[Label.DATALOADER]
+        why = "the main thread waits for data"
+        return [Hit(Label.DATALOADER, usual.owner, usual.action, GENERIC - 0.1, why, (line,))]
+    if standing.label is None or len(stacks) < 2:
+        return []
+    usual = CLASSES[standing.label]
+    weight = SPECIFIC - 0.2 if standing.culprits else HINT
+    owner = Owner.INFRA if standing.label is Label.LIB_BUG else usual.owner
+    return [Hit(standing.label, owner, usual.action, weight, standing.why, (line,), standing.culprits, standing.nodes)]
+
+
+def _dumped(lines: Sequence[Line]) -> list[Hit]:
+    """Stacks that were dumped into the log."""
+    first = next((line for line in lines if _THREAD.search(line.text)), None)
+    if first is None:
+        return []
+    stacks = read_dump("\n".join(line.raw for line in lines))
+    return hits_of_stacks(stacks, first) if stacks else []
 
 
 def _told(lines: Iterable[Line]) -> Iterable[Line]:
@@ -201,7 +250,7 @@ def _placed(hit: Hit, line: Line) -> Hit:
     """The same finding at another line: whose it is."""
     said = _RANK.search(line.text)
     node = _NODE.search(line.text)
-    ranks = (int(said[1]),) if said else (line.rank,) if line.rank is not None else ()
+    ranks: tuple[int, ...] = (int(said[1]),) if said else (line.rank,) if line.rank is not None else ()
     where = (node[1] or node[2]) if node else line.node
     return replace(hit, lines=(line,), ranks=ranks, nodes=(where,) if where else ())
 
@@ -265,7 +314,7 @@ def _waits(lines: Sequence[Line], found: Sequence[Hit]) -> list[Hit]:
         at = next((n for n, line in enumerate(lines) if line.order >= first), 0)
         if (busy := collectives.own_work_before(lines, at)) is not None:
             usual = CLASSES[Label.RANK_SKEW]
-            ranks = (busy.rank,) if busy.rank is not None else ()
+            ranks = () if busy.rank is None else (busy.rank,)
             why = "others waited while a rank was in work of its own"
             shown = (busy, timeouts[0].lines[0])
             weight = max(HINT, *(hit.weight for hit in timeouts)) + 0.1
@@ -283,7 +332,7 @@ def _order(hit: Hit) -> int:
     return hit.lines[0].order if hit.lines else 0
 
 
-def _order_of(hits: Sequence[Hit]) -> object:
+def _order_of(hits: Sequence[Hit]) -> Callable[[Hit], tuple[float, float, int]]:
     """Heaviest first, then earliest: by the clock where all of the heaviest have one, else in the order of lines."""
     most = max(hit.weight for hit in hits)
     clocks = [hit.lines[0].at for hit in hits if hit.weight == most and hit.lines]
@@ -307,10 +356,8 @@ def _elsewhere(top: Hit, same: Sequence[Hit]) -> Hit:
 
 
 def _confidence(top: Hit, rest: Iterable[Hit]) -> float:
-    for weight, sure in ((CERTAIN, 0.95), (SPECIFIC, 0.88), (GENERIC, 0.75), (HINT, 0.6), (0.0, 0.3)):
-        if top.weight >= weight:
-            break
-    against = [hit for hit in rest if hit.weight >= top.weight and hit.owner is not top.owner]
+    sure = next(sure for weight, sure in _SURE if top.weight >= weight)
+    against = any(hit.weight >= top.weight and hit.owner is not top.owner for hit in rest)
     return round(sure - 0.15 if against else sure, 2)
 
 

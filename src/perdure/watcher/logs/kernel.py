@@ -21,7 +21,9 @@ __all__ = ["BURST_S", "XIDS", "Xid", "XidMeaning", "roots", "xid_of"]
 
 BURST_S = 5.0
 
-_XID = re.compile(r"\bXid(?: ?\((?P<device>[^)]*)\))?\s*(?:error|code)?\s*[:=]?\s*(?P<code>\d{1,3})\b(?P<rest>.*)", re.IGNORECASE)
+_XID = re.compile(
+    r"\bXid(?: ?\((?P<device>[^)]*)\))?\s*(?:error|code)?\s*[:=]?\s*(?P<code>\d{1,3})\b(?P<rest>.*)", re.IGNORECASE
+)
 _CLOCK = re.compile(r"\[ *(?P<since>\d{1,9}\.\d{3,6})\]|(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)")
 _DOWN = re.compile(r"link[ _-]?(?:is )?down|LINK_?DOWN|LINK_EVT|NETIR|link (?:lost|failure)", re.IGNORECASE)
 _NONFATAL = re.compile(r"non-?fatal|correctable(?<!uncorrectable)|informational", re.IGNORECASE)
@@ -54,8 +56,15 @@ class Xid:
     link_down: bool = False
 
 
-def _of(label: Label, means: str, owner: Owner | None = None, action: Action | None = None, *, after: bool = False,
-        note: bool = False) -> XidMeaning:  # fmt: skip
+def _of(
+    label: Label,
+    means: str,
+    owner: Owner | None = None,
+    action: Action | None = None,
+    *,
+    after: bool = False,
+    note: bool = False,
+) -> XidMeaning:
     usual = CLASSES[label]
     return XidMeaning(label, means, owner or usual.owner, action or usual.action, after, note)
 
@@ -126,7 +135,9 @@ def xid_of(line: Line) -> Xid | None:
     <Label.GPU_OFF_BUS: 'hw.gpu_off_bus'>
     """
     match = _XID.search(line.text)
-    if match is None or not (line.kernel or "nvrm" in line.raw.lower() or match["device"] or line.text.lstrip()[:3].lower() == "xid"):
+    if match is None or not (
+        line.kernel or "nvrm" in line.raw.lower() or match["device"] or line.text.lstrip()[:3].lower() == "xid"
+    ):
         return None
     code, rest = int(match["code"]), match["rest"]
     meaning = XIDS.get(code, _UNKNOWN)

@@ -9,6 +9,7 @@ values are 4 % over those before and four deviations apart. Single slow steps ne
 
 from __future__ import annotations
 
+import itertools
 import math
 import re
 import statistics
@@ -21,13 +22,34 @@ from perdure.watcher.logs.reading import Line
 __all__ = ["Finding", "Point", "Series", "findings_in", "series_of"]
 
 _NUMBER = r"['\"]?\s*[:=|]?\s*['\"]?\s*(?P<v>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?))\b"
-_LOSS = re.compile(r"\b(?<!val )(?<!eval )(?<!valid )(?<!validation )(?<!test )(?<!val_)(?<!eval_)(?<!test_)(?:(?:lm|train(?:ing)?|total|ce|nll|mlm|reduced)[ _/]?)?loss\b(?!['\"]?[ _]*scale)(?: value)?" + _NUMBER, re.IGNORECASE)
+_LOSS = re.compile(
+    r"\b(?<!val )(?<!eval )(?<!valid )(?<!validation )(?<!test )(?<!val_)(?<!eval_)(?<!test_)(?:(?:lm"
+    r"|train(?:ing)?|total|ce|nll|mlm|reduced)[ _/]?)?loss\b(?!['\"]?[ _]*scale)(?: value)?" + _NUMBER,
+    re.IGNORECASE,
+)
 _SCALE = re.compile(r"\b(?:loss|grad)[ _]?scal(?:e|er)\b" + _NUMBER, re.IGNORECASE)
-_TIME = re.compile(r"(?:(?:elapsed )?time per (?:iteration|step)(?: \(m?s\))?|iter(?:ation)?[ _]?time(?: \(m?s\))?|step[ _]?time(?:[ _]\(?m?s\)?)?|sec/(?:it|step)|s/(?:it|step)|time/(?:it|step))" + _NUMBER, re.IGNORECASE)
+_TIME = re.compile(
+    r"(?:(?:elapsed )?time per (?:iteration|step)(?: \(m?s\))?|iter(?:ation)?[ _]?time(?: \(m?s\))?"
+    r"|step[ _]?time(?:[ _]\(?m?s\)?)?|sec/(?:it|step)|s/(?:it|step)|time/(?:it|step))" + _NUMBER,
+    re.IGNORECASE,
+)
 _PER = re.compile(r"(?P<v>\d+\.?\d*) ?s(?:ec)?/(?:it|step|iter)", re.IGNORECASE)
-_RATE = re.compile(r"(?:samples|tokens|tok|sequences|seqs|imgs|images)[ _]?(?:per|/)[ _]?s(?:ec(?:ond)?)?(?:/gpu)?" + _NUMBER + r"|(?:throughput|tflops|TFLOP/s/GPU)\b[^\d\n]{0,24}(?P<w>\d+\.?\d*)", re.IGNORECASE)
-_OF_RANK = re.compile(r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:time|took|compute|forward|backward|step|duration|elapsed)\w*\D{0,24}?(?P<v>\d+\.?\d*) ?(?:ms|s|us)\b", re.IGNORECASE)
-_RESUMED = re.compile(r"\b(?:resum(?:ed|ing|e)\b|(?:success\w* )?(?:load|restor)(?:ed|ing) (?:\S+ ){0,4}(?:checkpoint|ckpt|state|from)|loading checkpoint|restarting from)", re.IGNORECASE)
+_RATE = re.compile(
+    r"(?:samples|tokens|tok|sequences|seqs|imgs|images)[ _]?(?:per|/)[ _]?s(?:ec(?:ond)?)?(?:/gpu)?"
+    + _NUMBER
+    + r"|(?:throughput|tflops|TFLOP/s/GPU)\b[^\d\n]{0,24}(?P<w>\d+\.?\d*)",
+    re.IGNORECASE,
+)
+_OF_RANK = re.compile(
+    r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:time|took|compute|forward|backward|step|duration"
+    r"|elapsed)\w*\D{0,24}?(?P<v>\d+\.?\d*) ?(?:ms|s|us)\b",
+    re.IGNORECASE,
+)
+_RESUMED = re.compile(
+    r"\b(?:resum(?:ed|ing|e)\b|(?:success\w* )?(?:load|restor)(?:ed|ing) (?:\S+ ){0,4}(?:checkpoint|ckpt"
+    r"|state|from)|loading checkpoint|restarting from)",
+    re.IGNORECASE,
+)
 
 _RISE = 0.15
 _NOISES = 8.0
@@ -122,7 +144,7 @@ def _scale(scale: Sequence[Point]) -> list[Finding]:
 
 def _noise(values: Sequence[float]) -> float:
     """The usual change from one value to the next."""
-    changes = [abs(b - a) for a, b in zip(values, values[1:], strict=False)]
+    changes = [abs(b - a) for a, b in itertools.pairwise(values)]
     return 1.4826 * statistics.median(changes) if changes else 0.0
 
 

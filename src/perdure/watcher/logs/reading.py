@@ -14,7 +14,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from datetime import datetime, timezone
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, cast
 
@@ -40,18 +40,21 @@ _WHOSE = re.compile(
     r"|\((?:[\w.]+ )?pid=\d+(?:, ip=(?P<ip>[\d.]+))?\) "  # ray
     r"|(?P<nccl>[\w.-]+):\d+:\d+ \[(?P<gpu>\d+)\] (?=\S* ?(?:NCCL|RCCL))"
     r"|\[(?P<mpihost>[\w.-]+):\d+\] (?=\S)"
-    r"|(?!(?:mlx|nvme|ib|eth|en[ops]|sd[a-z]|md|nvidia|gpu|bnxt|irdma|cuda|hip|exitcode|errno)[\w.-]*:)"
+    r"|(?!(?:nvidia|mlx\d|bnxt)[\w.-]*:|(?:nvme|ib|eth|en[ops]|sd[a-z]|md|gpu|irdma|cuda|hip|exitcode|errno)[\w.]*:)"
     r"(?P<host>[a-z][a-z-]*[\w-]*\d[\w.-]*): (?=\S)"  # pdsh, deepspeed
 )
 _TIME = re.compile(
-    r"\[?(?P<iso>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<zone>Z|[+-]\d\d:?\d\d)?(?: UTC)?\]?[ :,|-]*"
+    r"\[?(?P<iso>\d{4}[-/]\d\d[-/]\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d+)?)(?P<zone>Z"
+    r"|[+-]\d\d:?\d\d)?(?: UTC)?\]?[ :,|-]*"
     r"|(?P<sys>[A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d(?:\.\d+)?) (?P<host>[\w.-]+) (?P<unit>[\w./-]+?)(?:\[\d+\])?: "
     r"|(?P<kern>\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\] ?"  # dmesg -T
     r"|\[ *\d{1,9}\.\d{3,6}\](?:\[[ TC]*\d+\])? ?"  # dmesg
     r"|<\d{1,3}>|kern\s*:\s*\w+\s*: )"
     r"|\[?\d\d:\d\d:\d\d(?:[.,]\d+)?\]?[ :-]+"
 )
-_ISO_HOST = re.compile(r"(?P<host>[\w.-]+) (?P<unit>kernel|slurmd|slurmctld|kubelet|systemd\S*|nvidia\S*)(?:\[\d+\])?: ")
+_ISO_HOST = re.compile(
+    r"(?P<host>[\w.-]+) (?P<unit>kernel|slurmd|slurmctld|kubelet|systemd\S*|nvidia\S*)(?:\[\d+\])?: "
+)
 _LEVEL = re.compile(
     r"\[?(?P<name>DEBUG|INFO|NOTICE|WARN(?:ING)?|ERR(?:OR)?|CRITICAL|FATAL)\]?(?::[\w.]+:|:| -|,| \||(?=[\s\]]))\s?"
     r"|(?P<glog>[IWEF])\d{4,8} \d\d:\d\d:\d\d\.\d+ +\d+ [\w./-]+:\d+\] "
@@ -144,7 +147,7 @@ def _seconds(iso: str, zone: str | None) -> float | None:
         moment = datetime.fromisoformat(iso.replace("/", "-").replace(",", "."))
         if zone and zone != "Z":
             moment = moment.replace(tzinfo=datetime.strptime(zone.replace(":", ""), "%z").tzinfo)
-        return (moment if moment.tzinfo else moment.replace(tzinfo=timezone.utc)).timestamp()
+        return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
     except ValueError:
         return None
 

@@ -120,7 +120,8 @@ def _signatures() -> tuple[Signature, ...]:
     from perdure.watcher.logs import signatures_training as training
 
     return tuple(
-        table(CERTAIN, hardware.CERTAIN_ROWS)
+        table(GENERIC - 0.2, hardware.MENDED_ROWS)
+        + table(CERTAIN, hardware.CERTAIN_ROWS)
         + table(SPECIFIC + 0.5, infra.CERTAIN_ROWS)
         + table(SPECIFIC, program.FIRST_ROWS)
         + table(SPECIFIC, infra.ROWS)

@@ -120,7 +120,7 @@ def novel(lines: Sequence[Line], *, most: int = 5) -> list[Line]:
     known = [(line, miner.add(line.text, rank=line.rank)) for line in lines if line.text.strip()]
     ranks = max(len({line.rank for line in lines}), 1)
     scores = []
-    for n, (line, template) in enumerate(known):
+    for n, (_, template) in enumerate(known):
         if template.first == n:
             spread = len(template.ranks) / ranks
             scores.append(((n + 1) / len(known) + (1 - spread)) / (template.count + 1))
@@ -128,5 +128,3 @@ def novel(lines: Sequence[Line], *, most: int = 5) -> list[Line]:
             scores.append(0.0)
     order = sorted(range(len(known)), key=lambda n: (-scores[n], -n))
     return [known[n][0] for n in order[:most] if scores[n] > 0]
-
-
