@@ -24,7 +24,8 @@ DECOYS: list[str] = [
     r"|(?<!rank )(?<!node )(?<!gpu )(?<!worker )(?<!device )\b0 (?:errors?|failures?|failed|retries|lost"
     r"|dropped|nans?)\b|number of (?:nan|skipped) iterations: +0\b",
     r"(?:all|every) (?:\S+ )?(?:health ?)?(?:checks?|tests?|gpus?|nodes?|links?) (?:passed|ok|healthy|up)"
-    r"|\b(?:passed|succeeded|successful\w*|recovered|resolved|completed?)\b(?!.*(?:fail|error|abort|spike"
+    r"|^(?!.*(?:fail|error|abort|exception|unable|cannot|killed|lost|refus|den(?:y|ied)|spike|[a-z]Error))"
+    r".*\b(?:passed|succeeded|successful\w*|recovered|resolved|completed?)\b(?!.*(?:fail|error|abort|spike"
     r"|timeout|last completed|not |before|exit))",
     r"^\s*(?:export )?(?:TORCH|NCCL|CUDA|GLOO|UCX|OMP|PYTORCH|HF|FI|HIP|RCCL|XLA)_\w+ ?[=:]"
     r"|NCCL INFO (?!.*(?:fail|error|async|abort|exceed|mismatch|status=|down|retry))|(?:set by environment"

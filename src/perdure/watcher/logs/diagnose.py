@@ -33,10 +33,10 @@ _RETRY = re.compile(
 )
 _GAVE_UP = re.compile(r"max retries exceeded|giving up|gave up|exhausted|after \d+ (?:retries|attempts)", re.IGNORECASE)
 _TROUBLE = re.compile(
-    r"\b(?:errors?|exception|fail(?:ed|ure|s)?|fatal|abort\w*|panic|crash\w*|killed|timed? ?-?out|hang"
+    r"(?<![\w./-])(?:errors?|exception|fail(?:ed|ure|s)?|fatal|abort\w*|panic|crash\w*|killed|timed? ?-?out|hang"
     r"|hung|stuck|corrupt\w*"
     r"|lost|refused|denied|invalid|cannot|unable|unexpected\w*|terminat\w+|traceback|critical|dead"
-    r"|unhealthy|bad)\b",
+    r"|unhealthy|bad)\b(?![/-]|\.\w)",
     re.IGNORECASE,
 )
 _OOM = re.compile(
@@ -137,7 +137,7 @@ def diagnose(lines: Sequence[Line], *, more: Iterable[Hit] = ()) -> Diagnosis:
 
 def _without(lines: Sequence[Line]) -> Diagnosis:
     """No signature matched: say nothing failed, or show what is new where something did."""
-    trouble = [line for line in lines if line.level not in ("debug", "info") and _in_trouble(line.text)]
+    trouble = [line for line in lines if line.level not in ("debug", "info", "warning") and _in_trouble(line.text)]
     if not trouble:
         return Diagnosis(None, Owner.NOBODY, None, 0.8 if lines else 0.0, "no line tells of a failure")
     usual = CLASSES[Label.UNKNOWN]
@@ -233,6 +233,8 @@ def _of_line(line: Line) -> Hit | None:
     if signature is None:
         return None
     weight = signature.weight
+    if weight <= CASCADE and line.level in ("info", "debug"):
+        return None
     if weight > CASCADE:
         if _RETRY.search(line.text) and not _GAVE_UP.search(line.text) and weight < CERTAIN:
             weight = min(weight, HINT - 0.3)
@@ -302,7 +304,7 @@ def _waits(lines: Sequence[Line], found: Sequence[Hit]) -> list[Hit]:
         usual = CLASSES[Label.DESYNC]
         one, other = pair
         why = f"at number {one.seq} rank {one.rank} was in {one.op}, rank {other.rank} in {other.op}, or of other sizes"
-        ranks = (other.rank,) if other.rank is not None else ()
+        ranks: tuple[int, ...] = () if other.rank is None else (other.rank,)
         hits.append(Hit(Label.DESYNC, usual.owner, usual.action, SPECIFIC, why, (one.line, other.line), ranks))
     timeouts = [
         hit

@@ -102,7 +102,7 @@ CERTAIN_ROWS: list[Row] = [
         Label.HOST,
         "a machine has gone",
         r"(?:DUE TO|reason[=:]) ?(?:NODE[ _]?FAIL\w*)|NODE_FAIL|srun: error: node failure|node failure on \S+"
-        r"|node \S+ (?:is )?(?:not responding|unresponsive|unreachable|down)\b"
+        r"|nodes? \S+ (?:is |are )?(?:not responding|unresponsive|unreachable|down)\b"
         r"|NodeNotReady|node is not ready|node status is now: ?\W*NotReady|kubelet (?:has )?stopped posting"
         r"|node controller.*(?:lost|unreachable)|NodeLost|node\.kubernetes\.io/(?:unreachable|not-ready)"
         r"|(?:node|host|machine|instance) \S* ?(?:has |was |is )?(?:been )?(?:died|dead|lost|crashed|rebooted"
@@ -204,7 +204,7 @@ WEAK_ROWS: list[Row] = [
     (
         Label.STRAGGLER,
         "a rank computes slower than its peers",
-        r"stragglers?\b(?!.*(?:\bno\b|none|: *\[\]|not found|\b0\b))|(?:rank|gpu|node|host) ?\S* (?:is|was"
+        r"stragglers?\b(?!.*(?:\bno\b|none|: *\[\]|not found|\b0\b(?!\.)))|(?:rank|gpu|node|host) ?\S* (?:is|was"
         r"|has been|runs?|computes?|takes?) .{0,40}(?:slower|behind its peers|slow\b)|slow(?:est)? (?:rank"
         r"|node|gpu|host)s?\b.{0,80}(?:\d|detect|found)|(?:performance|perf) score\D{0,30}0\.[0-6]\d*",
         _NODE,
