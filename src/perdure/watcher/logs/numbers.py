@@ -150,7 +150,8 @@ def _noise(values: Sequence[float]) -> float:
 
 def _risen(before: Sequence[float], value: float) -> bool:
     level = statistics.median(before[-20:])
-    return value - level > max(_RISE * abs(level), _NOISES * _noise(before[-60:]))
+    rise = value - level
+    return rise > _RISE * abs(level) and rise > _NOISES * _noise(before[-60:])
 
 
 def _resume(loss: Sequence[Point], resumed: Sequence[Line]) -> list[Finding]:
