@@ -18,7 +18,8 @@ FIRST_ROWS: list[Row] = [
     (
         Label.USER_CODE,
         "an assertion of a kernel failed: an index or a label is out of its range",
-        r"device-side assert|(?:\.cuh?:\d|\bblock: \[|\.hip:\d).{0,200}Assertion .{0,160} failed|cudaErrorAssert|CUDA_ERROR_ASSERT"
+        r"device-side assert|(?:\.cuh?:\d|\bblock: \[|\.hip:\d).{0,200}Assertion .{0,160} failed"
+        r"|cudaErrorAssert|CUDA_ERROR_ASSERT"
         r"|index out of bounds.*(?:kernel|assert)|HIP.*device-side",
     ),
     (
@@ -131,7 +132,8 @@ ROWS: list[Row] = [
         r"|invalid program counter|Memory access fault by GPU|HSA_STATUS_ERROR\w*|hipErrorIllegal\w*"
         r"|hipErrorLaunchFailure|(?:CUBLAS|CUSPARSE|CUSOLVER|CUFFT|HIPBLAS|MIOPEN)_STATUS_(?:EXECUTION_FAILED"
         r"|INTERNAL_ERROR|ARCH_MISMATCH|INVALID_VALUE|NOT_SUPPORTED)|CUDNN_STATUS_\w+|miopenStatus\w+"
-        r"|Fatal Python error|segmentation fault|segfault at|Assertion [`\'(].{0,200}failed|double free or corruption|free\(\): invalid"
+        r"|Fatal Python error|segmentation fault|segfault at|Assertion [`\'(].{0,200}failed"
+        r"|double free or corruption|free\(\): invalid"
         r"|malloc\(\): |malloc_consolidate|munmap_chunk|corrupted (?:double-linked list|size|unsorted)"
         r"|stack smashing|pure virtual method|heap[- ]corruption|INTERNAL ASSERT FAILED|BackendCompilerFailed"
         r"|InternalTorchDynamoError|InductorError|LoweringException|ptxas (?:fatal|error)|Triton Error"
