@@ -148,7 +148,8 @@ class Peers:
             rows = self._seen[columns] - 1
             self._first[rows, columns] = excess[columns]
             self._first_own[rows, columns] = logs[columns]
-            due = columns[(self._seen[columns] == _LEARN) | (self._seen[columns] == _LEARN // 2)]
+            half = (self._seen[columns] == _LEARN // 2) | (self._seen[columns] == _LEARN)
+            due = columns[half & ~self._accused[columns]]
             if len(due):
                 first = self._first[:, due]
                 self._usual[due] = np.nanmedian(first, axis=0)
