@@ -3,12 +3,14 @@
     score = -log10((c + 0.2) / n) + min(3, 4 overshoot / range)
 
 c of the last n <= 4,000 values lie within a fiftieth of their range of the new one: 3 is one in a thousand. A value
-outside the past range is the rarer the farther out it is. No shape is assumed, so bounded, multi-modal and bursty metrics are
-alike; what is rare only in its order (a period that is missed) is not seen.
+outside the past range is the rarer the farther out it is. No shape is assumed, so bounded, multi-modal and bursty
+metrics are alike; what is rare only in its order (a period that is missed) is not seen.
 
-The default threshold 3.5 is one value in 3,000 within the range, which takes a long past, or a value well outside it. For 100
-samples after an alarm only what is rarer still is told: one incident is told once. On its own it is weak evidence: give
-it a weight, never a verdict.
+The default threshold 4.5 is more than any value within the past range can have (log10(4000 / 0.2) = 4.3), so it takes
+one that lies outside by a twentieth of the range or more: of independent values, Gaussian to heavy-tailed (Student's t
+with 4 degrees of freedom), that is 1 in 7,500 to 1 in 2,500. At 3.5, where values inside the range can be told, it is
+1 in 800. For 100 samples after a score only what is rarer still counts: one incident is told once. On its own it is
+weak evidence, and never a verdict.
 """
 
 from __future__ import annotations
@@ -32,8 +34,8 @@ _OUTSIDE = 4.0
 class Density:
     """A streaming detector of rare values; O(window) memory, O(log window) comparisons a sample.
 
-    ``threshold`` is told from how rare a value is alarmed at, in decimal powers; ``quiet`` samples after a score only a
-    higher one counts.
+    ``threshold`` is how rare a value must be, in powers of ten; for ``quiet`` samples after a score only a higher one
+    counts; the first ``learn`` values are never told.
 
     >>> density = Density("gpu 3 temperature", node="b1")
     >>> found = [density.observe(60 + t % 7, at_s=float(t)) for t in range(1000)] + [density.observe(85, at_s=1000.0)]
@@ -48,7 +50,7 @@ class Density:
         node: str = "",
         window: int = 4000,
         quiet: int = 100,
-        threshold: float = 3.5,
+        threshold: float = 4.5,
         learn: int = 200,
     ) -> None:
         if window < 2 * _LEARN or quiet < 0 or learn < _LEARN:

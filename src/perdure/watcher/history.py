@@ -6,8 +6,8 @@ lasts. With m and s, the median and the robust deviation of earlier steps, z = (
     S = max(0, S + z - k)        k = 1, alarm at S > h = 12         (Page 1954)
 
 For Gaussian noise the mean time to a false alarm is about exp(2 k h) = 3e10 steps; a step three times as long adds 3,
-so four of them would have to follow each other almost at once, for each healthy step takes 1 back. A
-slowdown of 5 % is found after about 12 / (min(0.05 / s, 4) - 1) steps: 8 at 2 % noise, 4 or 5 at 1 %.
+so four of them would have to follow each other almost at once, for each healthy step takes 1 back. A slowdown of 5 %
+is found after about 12 / (min(0.05 / s, 4) - 1) steps: 8 at 2 % noise, 4 or 5 at 1 %.
 
 The reference (m, s) is frozen between two looks at the past, and in alarm. A look moves m by at most 0.2 %, so that it
 follows a drift, while a creeping slowdown runs ahead of it. The median of the last 8 steps must also be 3 % over m:
@@ -86,7 +86,7 @@ class StepTimes:
         return self._usual
 
     def observe(self, step: int, step_s: float, *, at_s: float) -> Evidence | None:
-        """Take the time of one step, in seconds; say whether an episode begins or ends. NaN and the like are skipped."""
+        """Take the time of one step, in seconds; say whether an episode begins or ends. What is no time is skipped."""
         if not (math.isfinite(step_s) and step_s > 0):
             return None
         self._recent.append(step_s)

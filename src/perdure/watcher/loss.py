@@ -3,22 +3,22 @@
 **Usual.** The median m and the robust deviation s of the last 200 losses, looked at each 16 steps and frozen while the
 loss is out of bounds.
 
-**Spike.** A loss over m + max(10 s, m / 8): ten deviations, since real losses have far heavier tails than Gaussian ones
-(five happen about each 100,000 steps), and an eighth of the loss, since less costs nothing. Before 32 losses are known,
-1.5 times the median of at least two. A spike must also pass what the loss was at any time in its last 1,000 values: while
-it still falls fast, a set-back by a few hundred steps costs nothing and is common at the height of the warm-up. Or a
-*level*: the median of the last 64 as far over m', the lowest median of a block in the last 2,000 losses: a slow
-divergence, which the trailing m would follow. Small models do rise by a twentieth within thousands of steps.
+**Spike.** A loss over m + max(10 s, m / 8): ten deviations, since real losses have far heavier tails than Gaussian
+ones (five happen about each 100,000 steps), and an eighth of the loss, since less costs nothing. Before 32 losses are
+known, 1.5 times the median of at least two. A spike must also pass what the loss was at any time in its last 1,000
+values: while it still falls fast, a set-back by a few hundred steps costs nothing and is common at the height of the
+warm-up. Or a *level*: the median of the last 64 as far over m', the lowest median of a block in the last 2,000 losses:
+a slow divergence, which the trailing m would follow. Small models do rise by a twentieth within thousands of steps.
 
-**Recovered or diverged.** A spike is over when 16 steps (at least two of them logged) have passed with no loss over
-m + max(4 s, m / 32). If it is not over after 100 steps and the loss is still over half of what it rose by, it has
+**Recovered or diverged.** A spike is over when 16 steps (at least two of them logged) have passed with no loss over m
++ max(4 s, m / 32). If it is not over after 100 steps and the loss is still over half of what it rose by, it has
 diverged; one that is falling back gets another 100, and another.
 
 **Bad resume.** After a restore, steps that were done before are compared one by one (d = new - first, in units of s):
-a healthy replay is nearly identical, |d| < 1.5 in real ones. Two of 32 over 5, one over 10, or a median of the first 4 to 8
-over 3 in either direction (another order of the data makes d differ by 1.4 at random, its median by less than 1). Steps
-that were not done before: the first 8 against the last 200 before the checkpoint: two over 5, one over 10, or a median of 8 over 4
-(neighbouring batches are alike: medians of 1.9 are healthy).
+a healthy replay is nearly identical, |d| < 1.5 in real ones. Two of 32 over 5, one over 10, or a median of the first 4
+to 8 over 3 in either direction (another order of the data makes d differ by 1.4 at random, its median by less than 1).
+Steps that were not done before: the first 8 against the last 200 before the checkpoint: two over 5, one over 10, or a
+median of 8 over 4 (neighbouring batches are alike: medians of 1.9 are healthy).
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ class LossWatch:
             self._usual.add(loss)
 
     def observe(self, step: int, loss: float, *, at_s: float) -> tuple[Evidence, ...]:
-        """Take the loss of one step; say what is new. A step at or before the last one means that the job was restored."""
+        """Take the loss of one step; say what is new. A step that is not after the last one: the job was restored."""
         if self._last is not None and step <= self._last:
             self.restored(step - 1)
         self._last = step
@@ -336,7 +336,9 @@ class MetricWatch:
         if self._lost or self._gaps < 4 or step - self._last <= max(50, 3 * self._longest):
             return None
         self._lost = True
-        text = f"{self._name} has not been reported for {step - self._last} steps; it was each {self._longest} or sooner"
+        text = (
+            f"{self._name} has not been reported for {step - self._last} steps; it was each {self._longest} or sooner"
+        )
         return _evidence("metric_lost", text, step, at_s, Label.METRIC_LOST)
 
 

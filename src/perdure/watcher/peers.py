@@ -1,7 +1,7 @@
 """Slow ranks and slow nodes: ranks that do equal work are compared with each other.
 
-In synchronous training every rank's step takes as long as the slowest one's, so only a rank's *own compute time* c says
-who is slow. Of a group that does equal work, in each step,
+In synchronous training every rank's step takes as long as the slowest one's, so only a rank's *own compute time* c
+says who is slow. Of a group that does equal work, in each step,
 
     x_r = log(c_r / q) - b_r        q: the lower quartile of the group (of up to four ranks: their minimum)
                                     b_r: what log(c_r / q) usually is for this rank
@@ -10,18 +10,18 @@ is noise around 0 while rank r is as it was. Whatever slows all of them alike (l
 cancels. q is a low quantile, no median, so that half of the ranks may be slow: a whole node of a job of two.
 
 **Against its own past.** Is x_r around 0 or around ``least`` = 0.05? Page's CUSUM of the log-likelihood ratio decides:
-S = max(0, S + (d / s^2) (x - d / 2)), d = log(1.05), s the noise of x. Wald's bound: noise alone carries S over A at most
-with rate exp(-A) a sample, so A = log(ranks * 1e8) is under one false alarm in 1e8 steps of the job, were the noise
-Gaussian. It is not: x is clipped at 2 d, s is taken a quarter larger than measured and at least 0.8 %, and 5 of the last 8
-steps must lie over d / 2, so that no step or two, however slow, accuse anybody.
+S = max(0, S + (d / s^2) (x - d / 2)), d = log(1.05), s the noise of x. Wald's bound: noise alone carries S over A at
+most with rate exp(-A) a sample, so A = log(ranks * 1e8) is under one false alarm in 1e8 steps of the job, were the
+noise Gaussian. It is not: x is clipped at 2 d, s is taken a quarter larger than measured and at least 0.8 %, and 5 of
+the last 8 steps must lie over d / 2, so that no step or two, however slow, accuse anybody.
 
-**Against its peers.** A rank that was slow from the start has no better past, and one that creeps takes its past along.
-So the b_r are compared as well, after 8 and 16 steps and then each 64: a rank stands out if b_r is 0.04 over the median and
-over ``q_n`` robust deviations of the b, q_n being the Gaussian quantile of one false alarm in 1e4 comparisons of n ranks. A fleet in which ranks
-always differ by 1 % thus accuses nobody.
+**Against its peers.** A rank that was slow from the start has no better past, and one that creeps takes its past
+along. So the b_r are compared as well, after 8 and 16 steps and then each 64: a rank stands out if b_r is 0.04 over
+the median and over ``q_n`` robust deviations of the b, q_n being the Gaussian quantile of one false alarm in 1e4
+comparisons of n ranks. A fleet in which ranks always differ by 1 % thus accuses nobody.
 
-An accused rank keeps its b_r, is told once, and is over when the CUSUM run the other way passes A. If more than half of
-a group stands out, the group has changed and no rank: nobody is named and all learn anew.
+An accused rank keeps its b_r, is told once, and is over when the CUSUM run the other way passes A. If more than half
+of a group stands out, the group has changed and no rank: nobody is named and all learn anew.
 """
 
 from __future__ import annotations
@@ -247,7 +247,9 @@ class Peers:
         ratio = math.exp(excess)
         ranks = tuple(self.ranks[i] for i in here)
         whole = len(ranks) > 1
-        who = f"ranks {', '.join(map(str, ranks))} on {node} compute" if whole else f"rank {ranks[0]} on {node} computes"
+        who = (
+            f"ranks {', '.join(map(str, ranks))} on {node} compute" if whole else f"rank {ranks[0]} on {node} computes"
+        )
         return Evidence(
             kind="slow_node" if whole else "slow_rank",
             at_s=at_s,

@@ -1,11 +1,12 @@
 """What runs out soon (memory, a disk), and clocks that jump.
 
-**Soon full.** The slope of what is free, over the last minutes, says when nothing is left. Two estimates must agree that
-this is within ``horizon_s``: the Theil-Sen slope (the median of the slopes of pairs, which needs three outliers of ten
-to be wrong) of the last half of the window and that of all of it. What is freed again is no trend: the trend must be one
-of the *troughs* too, that is, the lowest value of the last third of the window must be below that of the middle third, and that below that of
-the first, as it is not for memory that a checkpoint takes and gives back. And it must matter: less than 30 % free, or
-the fall has gone on for a whole window of at least five minutes; a program that is loading takes memory fast, and stops.
+**Soon full.** The slope of what is free, over the last minutes, says when nothing is left. Two estimates must agree
+that this is within ``horizon_s``: the Theil-Sen slope (the median of the slopes of pairs, which needs three outliers
+of ten to be wrong) of the last half of the window and that of all of it. What is freed again is no trend: the trend
+must be one of the *troughs* too, that is, the lowest value of the last third of the window must be below that of the
+middle third, and that below that of the first, as it is not for memory that a checkpoint takes and gives back. And it
+must matter: less than 30 % free, or the fall has gone on for a whole window of at least five minutes; a program that
+is loading takes memory fast, and stops.
 
 An alarm is over when the trend is gone for as long as it took to see it, or twice the horizon is left.
 
@@ -84,7 +85,9 @@ class FillWatch:
             if left_s is None or left_s > self._horizon_s:
                 return None
             self._alarm, self._calm_since = True, None
-            text = f"{self._what} will be full in {max(0.0, left_s) / 60:.1f} min: {free / total:.0%} is free, and falls"
+            text = (
+                f"{self._what} will be full in {max(0.0, left_s) / 60:.1f} min: {free / total:.0%} is free, and falls"
+            )
             return self._evidence(self._kind, text, at_s, min(1.0, self._horizon_s / (left_s + self._horizon_s)))
         if left_s is not None and left_s <= 2 * self._horizon_s:
             self._calm_since = None
