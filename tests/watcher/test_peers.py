@@ -123,6 +123,14 @@ def test_one_rank_none_and_equal_ranks_accuse_nobody() -> None:
     assert replay(Peers(range(8), nodes(8)), np.zeros((200, 8))) == []
 
 
+def test_noise_that_lasts_for_some_steps_is_still_noise() -> None:
+    rng = np.random.default_rng(9)
+    noise = np.zeros((3000, 8))
+    for step in range(1, 3000):
+        noise[step] = 0.9 * noise[step - 1] + 0.19**0.5 * rng.standard_normal(8)
+    assert replay(Peers(range(8), nodes(8, 4)), 0.1 * (1 + 0.01 * noise)) == []
+
+
 def test_wrong_shapes_are_refused() -> None:
     with pytest.raises(CallError, match="each rank's node"):
         Peers(range(2), ["a"])

@@ -13,7 +13,8 @@ cancels. q is a low quantile, no median, so that half of the ranks may be slow: 
 S = max(0, S + (d / s^2) (x - d / 2)), d = log(1.05), s the noise of x. Wald's bound: noise alone carries S over A at
 most with rate exp(-A) a sample, so A = log(ranks * 1e8) is under one false alarm in 1e8 steps of the job, were the
 noise Gaussian. It is not: x is clipped at 2 d, s is taken a quarter larger than measured and at least 0.8 %, and 5 of
-the last 8 steps must lie over d / 2, so that no step or two, however slow, accuse anybody.
+the last 8 steps must lie over d / 2, so that no step or two, however slow, accuse anybody. Where neighbouring steps
+are alike (lag-one correlation a over all ranks), sums spread wider by sqrt((1 + a) / (1 - a)), and so does s.
 
 **Against its peers.** A rank that was slow from the start has no better past, and one that creeps takes its past
 along. So the b_r are compared as well, after 8 and 16 steps and then each 64: a rank stands out if b_r is 0.04 over
@@ -52,6 +53,9 @@ _LEVELS = 64
 "Steps between two comparisons of levels."
 _NOISE_LEAST = 0.008
 _NOISE_MARGIN = 1.25
+_PAIR_MEMORY = 300
+_ALIKE_LEAST = 0.1
+"So much correlation is there already because b_r is not known better."
 _JOB_STEPS = 1e8
 _LEVEL_RATE = 1e-4
 
@@ -80,7 +84,8 @@ class Peers:
         self._shift = math.log1p(least)
         size = len(self.ranks)
         names = sorted(set(self.nodes))
-        self._node_of = np.array([names.index(node) for node in self.nodes], dtype=np.int64)
+        number = {name: i for i, name in enumerate(names)}
+        self._node_of = np.array([number[node] for node in self.nodes], dtype=np.int64)
         self._node_names = names
         self._limit = math.log(max(size, 1) * _JOB_STEPS)
         self._deviations = NormalDist().inv_cdf(1 - _LEVEL_RATE / max(size, 1))
@@ -103,6 +108,10 @@ class Peers:
         self._mean = np.zeros(size)
         self._accused = np.zeros(size, dtype=bool)
         self._row = 0
+        self._last = np.zeros(size)
+        self._counted = 0
+        self._product = 0.0
+        self._square = 0.0
 
     @property
     def accused(self) -> tuple[int, ...]:
@@ -189,7 +198,7 @@ class Peers:
         shift = self._shift
         ready = known & (self._seen > _LEARN)
         x = np.where(ready, excess - self._usual, 0.0)
-        noise = _NOISE_MARGIN * np.maximum(self._noise, float(np.median(self._noise)))
+        noise = _NOISE_MARGIN * np.maximum(self._noise, float(np.median(self._noise))) * self._memory_factor()
         gain = np.where(ready, shift / noise**2 * (np.clip(x, -shift, 2 * shift) - shift / 2), 0.0)
         self._rise = np.clip(self._rise + gain, 0.0, 2 * self._limit)
         self._fall = np.clip(self._fall - gain, 0.0, 2 * self._limit) * self._accused
@@ -202,6 +211,7 @@ class Peers:
         calm = ready & ~self._accused & (self._over < _OVER)
         weight = np.where(calm, 1.0 / np.clip(self._seen, 1, _MEMORY), 0.0)
         clipped = np.clip(x, -3 * noise, 3 * noise)
+        self._correlate(np.where(calm, clipped, 0.0))
         self._usual += weight * clipped
         size = np.minimum(1.2533 * np.abs(x), 4 * noise)
         self._noise += np.where(calm, (np.maximum(size, 0.0) - self._noise) / _NOISE_MEMORY, 0.0)
@@ -210,6 +220,23 @@ class Peers:
         if len(self.ranks) <= 3:
             fresh &= self._grew(logs, known, calm)
         return fresh
+
+    def _correlate(self, x: Floats) -> None:
+        """Take part of one step in how alike neighbouring steps are, over all ranks; 0 for ranks that take no part."""
+        both = (x != 0) & (self._last != 0)
+        if both.any():
+            self._counted += 1
+            weight = 1.0 / min(self._counted, _PAIR_MEMORY)
+            self._product += weight * (float(np.mean((x * self._last)[both])) - self._product)
+            self._square += weight * (float(np.mean((x**2)[both])) - self._square)
+        self._last = x
+
+    def _memory_factor(self) -> float:
+        """By how much sums of the noise spread wider than if its steps knew nothing of each other."""
+        if self._square <= 0:
+            return 1.0
+        alike = min(max(self._product / self._square - _ALIKE_LEAST, 0.0), 0.9)
+        return math.sqrt((1 + alike) / (1 - alike))
 
     def _grew(self, logs: Floats, known: NDArray[np.bool_], calm: NDArray[np.bool_]) -> NDArray[np.bool_]:
         """Of two or three: whose own time has grown. Else one that became faster would accuse the other."""
