@@ -36,7 +36,7 @@ def kinds(found: list[Evidence]) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_healthy_curve_says_nothing(seed: int) -> None:
-    assert replay(LossWatch(), curve(seed, 8000)) == []
+    assert replay(LossWatch(), curve(seed, 4000)) == []
 
 
 @pytest.mark.parametrize("seed", range(4))

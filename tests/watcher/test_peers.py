@@ -48,7 +48,7 @@ def test_a_slow_rank_is_named_soon(ranks: int, slowdown: float, within: int) -> 
 @pytest.mark.parametrize("noise", [0.01, 0.02])
 @pytest.mark.parametrize("ranks", [2, 3, 8, 33])
 def test_healthy_ranks_are_not_accused(ranks: int, noise: float) -> None:
-    assert replay(Peers(range(ranks), nodes(ranks)), healthy(ranks, 1000, ranks, noise=noise)) == []
+    assert replay(Peers(range(ranks), nodes(ranks)), healthy(ranks, 600, ranks, noise=noise)) == []
 
 
 @pytest.mark.parametrize("slow", [(8, 11), tuple(range(8, 16))], ids=["two ranks", "all ranks"])
@@ -76,8 +76,8 @@ def test_a_rank_that_is_slow_from_the_start_has_only_its_peers_to_be_compared_wi
 
 
 def test_a_rank_that_creeps_is_found_although_its_past_creeps_along() -> None:
-    times = healthy(3, 2500, 16)
-    times[:, 5] *= np.linspace(1, 1.1, 2500)
+    times = healthy(3, 1500, 16)
+    times[:, 5] *= np.linspace(1, 1.1, 1500)
     assert [e.ranks for e in replay(Peers(range(16), nodes(16)), times)] == [(5,)]
 
 
@@ -125,8 +125,8 @@ def test_one_rank_none_and_equal_ranks_accuse_nobody() -> None:
 
 def test_noise_that_lasts_for_some_steps_is_still_noise() -> None:
     rng = np.random.default_rng(9)
-    noise = np.zeros((3000, 8))
-    for step in range(1, 3000):
+    noise = np.zeros((1500, 8))
+    for step in range(1, 1500):
         noise[step] = 0.9 * noise[step - 1] + 0.19**0.5 * rng.standard_normal(8)
     assert replay(Peers(range(8), nodes(8, 4)), 0.1 * (1 + 0.01 * noise)) == []
 

@@ -217,8 +217,8 @@ class Peers:
         self._noise += np.where(calm, (np.maximum(size, 0.0) - self._noise) / _NOISE_MEMORY, 0.0)
         np.maximum(self._noise, _NOISE_LEAST, out=self._noise)
         fresh: NDArray[np.bool_] = ready & ~self._accused & (self._rise > self._limit) & (self._over >= _OVER)
-        if len(self.ranks) <= 3:
-            fresh &= self._grew(logs, known, calm)
+        if len(self.ranks) == 2:
+            fresh = self._grew(fresh, logs, known, calm)
         return fresh
 
     def _correlate(self, x: Floats) -> None:
@@ -238,17 +238,18 @@ class Peers:
         alike = min(max(self._product / self._square - _ALIKE_LEAST, 0.0), 0.9)
         return math.sqrt((1 + alike) / (1 - alike))
 
-    def _grew(self, logs: Floats, known: NDArray[np.bool_], calm: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Of two or three: whose own time has grown. Else one that became faster would accuse the other."""
+    def _grew(
+        self, fresh: NDArray[np.bool_], logs: Floats, known: NDArray[np.bool_], calm: NDArray[np.bool_]
+    ) -> NDArray[np.bool_]:
+        """Of two ranks, those of ``fresh`` whose own time has grown: one that became faster does not accuse the other."""
         self._recent_own[self._row % _RECENT] = np.where(known, logs - self._own, np.nan)
-        counted = np.isfinite(self._recent_own).sum(axis=0)
-        middle = np.zeros(len(self.ranks))
-        if (counted > 0).any():
-            some = counted > 0
-            middle[some] = np.nanmedian(self._recent_own[:, some], axis=0)
         follow = calm & (self._over == 0)
         self._own += np.where(follow, np.clip(logs - self._own, -0.1, 0.1) / 200, 0.0)
-        return middle > self._shift / 4
+        if not fresh.any():
+            return fresh
+        grown = np.zeros_like(fresh)
+        grown[fresh] = np.nanmedian(self._recent_own[:, fresh], axis=0) > self._shift / 4
+        return grown
 
     def _accuse(self, fresh: NDArray[np.bool_], known: NDArray[np.bool_], step: int, at_s: float) -> list[Evidence]:
         standing = fresh | self._accused
