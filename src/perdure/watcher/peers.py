@@ -241,7 +241,7 @@ class Peers:
     def _grew(
         self, fresh: NDArray[np.bool_], logs: Floats, known: NDArray[np.bool_], calm: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Of two ranks, those of ``fresh`` whose own time has grown: one that became faster does not accuse the other."""
+        """Of two ranks, those of ``fresh`` whose own time has grown: one that got faster does not accuse the other."""
         self._recent_own[self._row % _RECENT] = np.where(known, logs - self._own, np.nan)
         follow = calm & (self._over == 0)
         self._own += np.where(follow, np.clip(logs - self._own, -0.1, 0.1) / 200, 0.0)
