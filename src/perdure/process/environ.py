@@ -150,8 +150,9 @@ class ProbeTold:
     signal: int | None = None
     owner: int | None = None
     checksum_steps: int | None = None
-    ranked: bool = False
-    "Whether a launcher has said which rank this is."
+    rank: int | None = None
+    world: int | None = None
+    "Where the launcher says both; the rest of a `Placement` need not be there."
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ) -> ProbeTold:
@@ -159,12 +160,15 @@ class ProbeTold:
         folder = env.get(PROBE, "")
         number, owner = env.get(_PROBE_SIGNAL, ""), env.get(_PROBE_OWNER, "")
         every = env.get(_PROBE_SUM, "")
+        place = [int(env[name]) for name in _NEEDS_ALL if env.get(name, "").isdecimal()]
+        rank, world = place if len(place) == 2 else (None, None)
         return cls(
             folder=folder if os.path.isabs(folder) else None,
             signal=int(number) if number.isdecimal() and 0 < int(number) < 65 else None,
             owner=int(owner) if owner.isdecimal() else None,
             checksum_steps=int(every) if every.isdecimal() else None,
-            ranked=all(name in env for name in _NEEDS_ALL),
+            rank=rank,
+            world=world,
         )
 
 

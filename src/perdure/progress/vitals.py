@@ -33,7 +33,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from perdure.errors import CallError, ProtocolError
 from perdure.progress.page import Phase
@@ -280,9 +280,9 @@ def _text(data: bytes) -> str:
     return "".join(letter if letter.isprintable() else "\ufffd" for letter in text)
 
 
-def _settle(fd: int) -> tuple[bytes, dict[int, tuple[int | float | bytes, ...]]]:
+def _settle(fd: int) -> tuple[bytes, dict[int, tuple[Any, ...]]]:
     """Read until every section was seen at rest, or often enough; return the last bytes and the sections at rest."""
-    settled: dict[int, tuple[int | float | bytes, ...]] = {}
+    settled: dict[int, tuple[Any, ...]] = {}
     data = os.pread(fd, NBYTES, 0)
     for _ in range(_TRIES):
         again = os.pread(fd, NBYTES, 0)
@@ -298,8 +298,8 @@ def _settle(fd: int) -> tuple[bytes, dict[int, tuple[int | float | bytes, ...]]]
     return data, settled
 
 
-def _decode(head: Sequence[int], data: bytes, settled: dict[int, tuple], at_s: float) -> Vitals:  # type: ignore[type-arg]
-    facts: dict[str, object] = {}
+def _decode(head: Sequence[int], data: bytes, settled: dict[int, tuple[Any, ...]], at_s: float) -> Vitals:
+    facts: dict[str, Any] = {}
     if _BEAT in settled:
         beat, beat_ns, phase, since_ns, seen = settled[_BEAT]
         if beat > 0:
@@ -334,7 +334,7 @@ def _decode(head: Sequence[int], data: bytes, settled: dict[int, tuple], at_s: f
     pid, ticks, rank, world, number, main = head[3:9]
     return Vitals(
         rank=rank, world=world, pid=pid, start_ticks=ticks, stack_signal=number, main_thread=main, at_s=at_s, **facts
-    )  # type: ignore[arg-type]
+    )
 
 
 def _group(name: bytes, size: int, enqueued: int, completed: int, op: bytes, shape: bytes) -> GroupVitals:

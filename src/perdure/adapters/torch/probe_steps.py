@@ -107,6 +107,7 @@ class Steps:
         if self._backwards > 1:
             return
         self.trained = True
+        self._inside.clear()  # of a step that has failed; one with a closure is then the outermost when it ends
         if not self._has_loss:
             loss, self._unscaled = self._unscaled, None
             if loss is None:
@@ -146,17 +147,15 @@ class Steps:
         return (self.step if self.run is None else int(self.run.step)) + 1
 
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
-        """An optimizer begins a step; one that had begun before and never ended has failed."""
-        if id(optimizer) in self._inside:
-            del self._inside[self._inside.index(id(optimizer)) :]
+        """An optimizer begins a step, maybe inside another's, or inside its own (a subclass that calls ``super``)."""
         self._inside.append(id(optimizer))
         if len(self._inside) == 1:
             self.gradients.before_step(optimizer, self.next_step)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has done a step."""
-        if id(optimizer) in self._inside:
-            del self._inside[self._inside.index(id(optimizer)) :]
+        if self._inside:
+            self._inside.pop()
         if self._inside:
             return
         count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
