@@ -10,11 +10,11 @@ from gradients that nobody has reduced yet:
 * **otherwise** (a loop that reduces by itself, one process): at the end of the backward.
 
 Reading all of a large gradient costs a pass over memory, so it is done each K-th step, with K as small as a share of
-0.15 % of the step's time allows (1 for small models or long steps); that what begins in between is not missed, each
-step looks at two small parameters among those whose gradient comes last: what goes wrong in a batch, an activation or a
-weight has reached them by then. A single number that goes wrong in one gradient alone is found for sure where K is 1.
+0.1 % of the step's time allows (1 for small models or long steps); that what begins in between is not missed, each
+step looks at a small parameter among those whose gradient comes last: what goes wrong in a batch, an activation or a
+weight has reached it by then. A single number that goes wrong in one gradient alone is found for sure where K is 1.
 
-The whole norm is read where the optimizer begins its step, by the same rule; where the program clips by
+The whole norm is read where the optimizer begins its step, by the same rule with half the share; where the program clips by
 ``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without asking others,
 so there only the flag is told. A gradient whose square overflows float32 counts as not finite.
 """
@@ -37,7 +37,7 @@ from perdure.progress.vitals import VitalsFile
 __all__ = ["Budget", "Gradients"]
 
 _now = time.monotonic_ns
-_SHARE = 0.0015
+_LOCAL_SHARE, _WHOLE_SHARE = 0.001, 0.0005
 _MOST_STEPS = 1000
 _SMALL = 16384  # elements of a parameter that is looked at in each step
 _LAST = 8
@@ -46,7 +46,7 @@ _LAST = 8
 class Budget:
     """How often something may be done that costs time: each ``every``-th step."""
 
-    def __init__(self, share: float = _SHARE) -> None:
+    def __init__(self, share: float) -> None:
         self._share = share
         self._cost_ns = 0.0
         self._next = 2  # in the first step everything is cold
@@ -89,7 +89,7 @@ class Gradients:
         self._looks = False
         self._parts: list[torch.Tensor] = []
         self._cost_ns = 0
-        self._local, self._whole = Budget(), Budget()
+        self._local, self._whole = Budget(_LOCAL_SHARE), Budget(_WHOLE_SHARE)
         self._bad_small = False
         self._bad = {"local": -1, "global": -1}
 
@@ -158,13 +158,13 @@ class Gradients:
         self._last_ns = _now()
 
     def _learn(self) -> None:
-        """All were hooked in this backward: keep the hook of the last alone, and remember small ones near it."""
+        """All were hooked in this backward: keep the hook of the last alone, and remember a small one near it."""
         self.unhook()
         order, self._order = self._order, []
         self._last = self._ddp[order[-1]]
         near = [self._ddp[i] for i in order[-_LAST:]]
         small = sorted((each for each in near if each.numel() <= _SMALL), key=lambda each: each.numel())
-        self._small = [each for each in small[:2] if each.device.type == "cpu"]
+        self._small = [each for each in small[:1] if each.device.type == "cpu"]
         self._hook(self._last, self._came_last)
 
     def _came_last(self, parameter: torch.Tensor) -> None:
@@ -186,8 +186,14 @@ class Gradients:
 
     def _look_small(self, parameters: Iterable[torch.Tensor]) -> None:
         for each in parameters:
-            if each.numel() <= _SMALL and each.device.type == "cpu":
-                for norm in _norms([each.grad]):
+            gradient = each.grad
+            if gradient is None or each.numel() > _SMALL or each.device.type != "cpu":
+                continue
+            if gradient.dtype is torch.float32 and gradient.is_contiguous():  # a norm would take three times as long
+                flat = gradient.view(-1)
+                self._bad_small = self._bad_small or not math.isfinite(torch.dot(flat, flat).item())
+            else:
+                for norm in _norms([gradient]):
                     self._bad_small = self._bad_small or not math.isfinite(norm.item())
 
     def look_sharded(self, group: Any) -> None:
@@ -247,7 +253,7 @@ class Gradients:
             _patch_fsdp(self)
         elif not self._ddp:
             small = sorted((each for each in mine[:_LAST] if each.numel() <= _SMALL), key=lambda each: each.numel())
-            self._small = small[:2]
+            self._small = small[:1]
 
 
 def _norms(gradients: Iterable[Any]) -> list[torch.Tensor]:
