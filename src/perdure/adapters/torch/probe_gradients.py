@@ -10,9 +10,9 @@ from gradients that nobody has reduced yet:
 * **otherwise** (a loop that reduces by itself, one process): at the end of the backward.
 
 Reading all of a large gradient costs a pass over memory, so it is done each K-th step, with K as small as a share of
-0.1 % of the step's time allows (1 for small models or long steps); that what begins in between is not missed, each
-step looks at a small parameter among those whose gradient comes last: what goes wrong in a batch, an activation or a
-weight has reached it by then. A single number that goes wrong in one gradient alone is found for sure where K is 1.
+0.1 % of the step's time allows (1 for small models or long steps); that what begins in between is not missed, each step
+looks at a small parameter among those whose gradient comes last: what goes wrong in a batch, an activation or a weight
+has reached it by then. A single number that goes wrong in one gradient alone is found for sure where K is 1.
 
 The whole norm is read where the optimizer begins its step, by the same rule with half the share; where the program clips by
 ``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without asking others,
