@@ -9,6 +9,7 @@ that is not loaded yet. Nothing that goes wrong here reaches the program.
 
 from __future__ import annotations
 
+import importlib
 import importlib.machinery
 import os
 import sys
@@ -31,8 +32,8 @@ class _Wait:
         if spec is None or spec.loader is None:
             return None
         try:
-            from perdure.adapters.torch import probe
-
+            # By name: as sitecustomize this file stands in no storey, and as a module of progress it is never run.
+            probe = importlib.import_module("perdure.adapters.torch.probe")
             if not probe.start_from_environment():
                 return None
         except Exception:  # a program goes on without being watched

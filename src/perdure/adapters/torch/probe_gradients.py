@@ -14,9 +14,9 @@ Reading all of a large gradient costs a pass over memory, so it is done each K-t
 looks at a small parameter among those whose gradient comes last: what goes wrong in a batch, an activation or a weight
 has reached it by then. A single number that goes wrong in one gradient alone is found for sure where K is 1.
 
-The whole norm is read where the optimizer begins its step, by the same rule with half the share; where the program clips by
-``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without asking others,
-so there only the flag is told. A gradient whose square overflows float32 counts as not finite.
+The whole norm is read where the optimizer begins its step, by the same rule with half the share; where the program
+clips by ``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without
+asking others, so there only the flag is told. A gradient whose square overflows float32 counts as not finite.
 """
 
 from __future__ import annotations
