@@ -39,7 +39,8 @@ for _ in range(3):
     optimizer.step()
 open(sys.argv[1] + ".trained", "w").close()
 if sys.argv[2] == "hold":
-    ctypes.PyDLL(None).sleep(60)
+    while True:  # a signal ends a sleep in C
+        ctypes.PyDLL(None).sleep(60)
 dist.barrier()
 dist.destroy_process_group()
 """
@@ -92,13 +93,14 @@ def test_stacks_come_while_c_holds_python_and_a_rank_that_is_stopped_shows(folde
             (path,) = vitals_files(folder)
             time.sleep(1.5)
             beat = Vitals.read(path).beat
+            time.sleep(2.2)
+            assert Vitals.read(path).beat == beat
             stack = request_stack(path, within_s=20)
             assert stack[0].startswith("<string>:"), stack
-            assert read_rank(path, node="n").state == "S"
             os.kill(rank.pid, signal.SIGSTOP)
             until(lambda: read_rank(path, node="n").state == "T")
             sample = read_rank(path, node="n")
-            assert sample.beat == beat
+            assert sample.beat - beat <= 1
             assert sample.beat_age_s is not None
             assert sample.beat_age_s > 1.0
             assert request_stack(path, within_s=0.3) == ()

@@ -140,7 +140,7 @@ class Gradients:
         return last_ns, self._waits
 
     def _hook(self, parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> None:
-        self._hooked.append(parameter.register_post_accumulate_grad_hook(call))
+        self._hooked.append(parameter.register_post_accumulate_grad_hook(call))  # type: ignore[no-untyped-call]
 
     def unhook(self) -> None:
         """Take the hooks of parameters away."""
@@ -270,7 +270,8 @@ def _norm_of(norms: Sequence[torch.Tensor]) -> torch.Tensor:
     if len(norms) == 1:
         return norms[0]
     where = norms[0].device
-    return torch.linalg.vector_norm(torch.stack([each.to(where, torch.float32) for each in norms]))
+    together = torch.stack([each.to(where, torch.float32) for each in norms])
+    return torch._foreach_norm([together], 2)[0]
 
 
 def _dtensor() -> Any:
@@ -291,12 +292,12 @@ def _is_flat(tensor: torch.Tensor) -> bool:
 def _plain(tensor: torch.Tensor) -> torch.Tensor:
     """The part of a gradient that this process holds."""
     tensor = tensor.detach()
-    return tensor._local_tensor if _is_sharded(tensor) else tensor  # type: ignore[attr-defined,no-any-return]
+    return tensor._local_tensor if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def _patch_fsdp(gradients: Gradients) -> None:
     module = sys.modules.get("torch.distributed.fsdp._fully_shard._fsdp_param_group")
-    group = getattr(module, "FSDPParamGroup", None)
+    group: Any = getattr(module, "FSDPParamGroup", None)
     before = getattr(group, "post_backward", None)
     if before is None or getattr(before, "_perdure", False):
         return

@@ -32,12 +32,12 @@ class Later:
             here = torch.empty((), dtype=torch.float32, pin_memory=True)
             with torch.no_grad():
                 here.copy_(value.detach().reshape(()), non_blocking=True)
-            event = torch.cuda.Event()
+            event = torch.cuda.Event()  # type: ignore[no-untyped-call]
             event.record(torch.cuda.current_stream(value.device))
             self._coming.append((here, event, to))
 
     def collect(self) -> None:
         """Hand over what has come, in order; called by the probe's thread."""
-        while self._coming and self._coming[0][1].query():
+        while self._coming and self._coming[0][1].query():  # type: ignore[no-untyped-call]
             here, _, to = self._coming.popleft()
             to(float(here.item()))

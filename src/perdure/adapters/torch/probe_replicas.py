@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
-from perdure.codec.digest import digest_bytes
+from perdure.codec.digest import digest, digest_bytes
 from perdure.progress.vitals import VitalsFile
 
 __all__ = ["CHECKSUM_STEPS", "Replicas", "checksum"]
@@ -39,5 +38,5 @@ def checksum(parameters: list[torch.Tensor]) -> bytes:
     digests = []
     for each in parameters:
         flat = each.detach().contiguous().reshape(-1)
-        digests.append(digest_bytes(np.ascontiguousarray(flat.view(torch.uint8).numpy())) if flat.numel() else b"")
+        digests.append(bytes.fromhex(digest(flat.view(torch.uint8).numpy())) if flat.numel() else b"")
     return digest_bytes(b"".join(digests))
