@@ -40,7 +40,7 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     "Completed optimizer steps."
     phase: str = ""
-    "A name of `perdure.progress.Phase` in lower case; empty if the rank tells none."
+    "A name of `perdure.progress.Phase` in lower case, or loading; empty if the rank tells none."
     phase_s: float = 0.0
     in_collective: bool | None = None
     "Whether its main thread waits in a collective."
@@ -53,18 +53,26 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupState, ...] = ()
     loss: float | None = None
     loss_step: int | None = None
+    loss_bad_step: int | None = None
+    "The step since which no loss was finite; None if the last was."
     local_norm: float | None = None
     "Norm of the gradient before it was reduced with that of others,"
     global_norm: float | None = None
     "and after."
     local_finite: bool | None = None
     global_finite: bool | None = None
+    local_bad_step: int | None = None
+    "The step since which the gradient was not finite before it was reduced: smallest on the rank where it began;"
+    global_bad_step: int | None = None
+    "and the same after."
+    local_every: int | None = None
+    "Steps from one look at the whole gradient before it is reduced to the next; a look in between is at a part."
     checksum: str = ""
     "Of the parameters after step ``checksum_step``; equal on the ranks of ``replicas`` if nothing went wrong."
     checksum_step: int | None = None
     replicas: str = ""
     state: str = ""
-    "Of its process in /proc: R, S, D, T, Z; empty if it was not looked at."
+    "Of its process in /proc: R, S, D, T, Z; X if it is gone, empty if it was not looked at."
     wchan: str = ""
     "Where in the kernel its main thread sleeps."
     cpu_s: float | None = None
