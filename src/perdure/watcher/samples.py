@@ -42,6 +42,8 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     "A name of `perdure.progress.Phase` in lower case; empty if the rank tells none."
     phase_s: float = 0.0
+    phase_allowed_s: float | None = None
+    "How long the rank itself gave its phase, if it did."
     in_collective: bool | None = None
     "Whether its main thread waits in a collective."
     step_s: float | None = None
@@ -59,6 +61,9 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     "and after."
     local_finite: bool | None = None
     global_finite: bool | None = None
+    local_bad_step: int | None = None
+    """The step since which its own gradient has not been finite, or beyond its usual norm by orders of magnitude; None
+    while it is neither. Looks are rarer than steps, so the rank keeps it."""
     checksum: str = ""
     "Of the parameters after step ``checksum_step``; equal on the ranks of ``replicas`` if nothing went wrong."
     checksum_step: int | None = None
