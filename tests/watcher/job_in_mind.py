@@ -12,6 +12,8 @@ import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
+from msgspec.structs import replace
+
 from perdure.progress import phase_deadlines
 from perdure.watcher.analyser import Analyser, Settings
 from perdure.watcher.evidence import Stage, Verdict
@@ -60,14 +62,14 @@ FAULTS: Mapping[str, Truth] = {
     "skipped-all": _truth("sw.desync", "stop_user"),
     "extra": _truth("sw.desync", "stop_user"),
     "odd-shape": _truth("sw.desync", "stop_user"),
-    "odd-abort": _truth("sw.desync", "stop_user"),
+    "odd-abort": _truth("sw.desync sw.user_code", "stop_user restart"),  # without its lines it is a crash
     "nan": _truth("train.nan", "rollback"),
     "replica": _truth("hw.sdc", "evict"),
     "below": _truth("sw.lib_bug transient.unknown", "restart", rank=False),
 }
 HEALTHY = (
     "plain", "skew", "long-save", "evaluation", "compile", "machine-paused", "node-paused", "slow-step", "late-looks",
-    "storm", "preempted", "clock", "debugger", "overflow", "joined", "slow-start",
+    "storm", "preempted", "clock", "debugger", "overflow", "slow-start",
 )  # fmt: skip
 
 
@@ -183,18 +185,18 @@ class JobInMind:
                 or (what == "skipped-all" and step >= self.fault_step)
             )
             if skipped and self.faulted_at is None:
-                yield "mark",
+                yield ("mark",)
             if not skipped:
                 odd = mine and what in ("odd-shape", "odd-abort")
                 inside = mine and what == "stopped-inside"
                 shape = "[7] float32" if odd else "[1024, 4] float32"
                 yield "call", "world", "all_reduce", shape, "step", ("odd" if odd else "inside" if inside else "")
             if what == "below" and step == self.fault_step:
-                yield "mark",
+                yield ("mark",)
                 yield "call", "world", "all_reduce", "[1] float32", "step", "below"
-            yield "stepped",
+            yield ("stepped",)
             if what == "overflow" and mine:
-                yield "good",
+                yield ("good",)
             if step % self.saves_each == self.saves_each - 1 or (what == "long-save" and step == self.fault_step):
                 long = what == "long-save" and step == self.fault_step and rank == 0
                 yield "work", dice.uniform(40, 100) if long else dice.uniform(0.2, 2), "saving", "io"
@@ -204,12 +206,12 @@ class JobInMind:
                     longest = 25 if what == "evaluation" else 1
                     yield "work", dice.uniform(0.3, 1.0) * longest, "evaluating", "work"
                     yield "call", "world", "all_reduce", "[1] float32", "evaluating"
-            if what in ("machine-paused", "node-paused", "preempted", "joined") and step == self.fault_step:
-                yield "event",
+            if what in ("machine-paused", "node-paused", "preempted") and step == self.fault_step:
+                yield ("event",)
                 if what == "preempted":
                     break
         yield "work", dice.uniform(0.1, 4), "closing", "io"
-        yield "left",
+        yield ("left",)
 
     def _bad(self) -> bool:
         return any(each.bad_step is not None for each in self.ranks)
@@ -359,8 +361,6 @@ class JobInMind:
     def _sample(self, each: _Rank) -> RankSample | None:
         if each.record is None:
             return None
-        from msgspec.structs import replace
-
         state = {"T": "T", "t": "t", "D": "D"}.get(each.held, "S" if each.waiting else "R")
         return replace(
             each.record,
@@ -404,7 +404,7 @@ class JobInMind:
         """Live until the end of the job, or until ``after_s`` after the fault, or until something was acted on."""
         told: list[Verdict] = []
         arrived: list[RankSample] = []
-        looks_at = [offset for offset in self.node_offset]
+        looks_at = list(self.node_offset)
         feeds_at, asked, acted_at = 1.0, (), None
         wall_jump = 0.0
         while self.now < most_s:
@@ -432,7 +432,9 @@ class JobInMind:
                 for number, name in enumerate(self.node_names)
                 if not self._paused(number)
             ]
-            lines = [LogLine(text=f"debug {n}", at_s=self.now, rank=0) for n in range(500)] if self.what == "storm" else []
+            lines = (
+                [LogLine(text=f"debug {n}", at_s=self.now, rank=0) for n in range(500)] if self.what == "storm" else []
+            )
             stacks = [self._stack(rank) for rank in asked]
             told += analyser.feed(arrived, nodes, lines, stacks, now_s=self.now + 5e4)
             arrived = []
@@ -443,7 +445,11 @@ class JobInMind:
                 acted_at = self.now
             if acted_at is not None and self.now > acted_at + 4:
                 break
-            if self.faulted_at is not None and self.what in FAULTS and self.now > self.faulted_at + after_s + self.steps:
+            if (
+                self.faulted_at is not None
+                and self.what in FAULTS
+                and self.now > self.faulted_at + after_s + self.steps
+            ):
                 break
             if all(each.ended for each in self.ranks) and self.now > 5:
                 over = getattr(self, "_over", None) or self.now

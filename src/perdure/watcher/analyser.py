@@ -22,7 +22,7 @@ import numpy as np
 from perdure.progress import Allowance, Phase
 from perdure.progress.lateness import LATE_LOOK_S
 from perdure.watcher.collectives import outside_by_stacks, who_waits
-from perdure.watcher.columns import Columns, Mask
+from perdure.watcher.columns import Columns, Floats, Mask
 from perdure.watcher.evidence import Evidence, Stage, Verdict
 from perdure.watcher.incidents import Incidents, Mute, Past
 from perdure.watcher.labels import Label
@@ -112,6 +112,7 @@ class Analyser:
         self._heard_s: dict[str, float] = {}
         self._dead: Mask = np.zeros(len(self._columns), bool)
         self._stuck: Mask = np.zeros(len(self._columns), bool)
+        self._excused_s = self._allowed_s = -np.inf
         self._asked_s: dict[int, float] = {}
         self._stacks: dict[int, Stack] = {}
         self._stack_s: dict[int, float] = {}
@@ -173,7 +174,7 @@ class Analyser:
         columns.look(samples, now_s)
         self._grow()
         self._hear(samples, nodes, now_s, late)
-        self._patience.learn(columns)
+        self._patience.learn(columns, most_s=now_s - self._excused_s)
         self._keep(stacks, now_s)
         evidence = [*self._of_ranks(now_s), *self._of_numbers(samples, now_s)]
         evidence += out_of_memory(self._oom_kills, nodes, now_s)
@@ -237,7 +238,7 @@ class Analyser:
     def _of_ranks(self, now_s: float) -> list[Evidence]:
         columns = self._columns
         found = deaths(columns, self._dead, now_s)
-        gone = columns.ended_badly | (np.isin(columns.state, (ord("Z"), ord("X"))) & ~columns.left)
+        gone = columns.ended_badly | (columns.zombie & ~columns.left)
         died = bool((gone & ~self._dead).any())
         self._dead |= gone
         found += frozen(columns, now_s)
@@ -260,26 +261,39 @@ class Analyser:
         columns = self._columns
         alive, in_steps = columns.alive(now_s), columns.in_steps
         suspect_s = self._patience.suspect_s(columns)
-        suspects = alive & (columns.still_s > suspect_s)
-        soon = alive & (columns.still_s > _SOON * suspect_s)
-        if (suspects & in_steps).any() and self._patience.busy(columns, suspect_s, now_s):
-            suspects &= ~in_steps
-            soon &= ~in_steps
+        if self._patience.busy(columns, suspect_s, now_s):
+            self._excused_s = now_s
+        still_s = self._still_s(self._excused_s, now_s)
+        suspects = alive & (still_s > suspect_s)
+        if (columns.waits[alive] == 1).all():  # nobody does anything of its own, whatever the phase is called
+            past_start = alive & (columns.phase > Phase.RESTORING) & ~self._compiling()
+            suspects |= past_start & (columns.still_s > self._patience.among_steps_s)
         if not suspects.any():
             return np.zeros(len(columns), bool)
-        return soon if (suspects & in_steps).any() else suspects
+        soon = alive & (still_s > _SOON * suspect_s)
+        return suspects | soon if (suspects & in_steps).any() else suspects
+
+    def _compiling(self) -> Mask:
+        first: Mask = self._columns.in_steps & self._columns.at_first
+        return first
 
     def _overdue(self, now_s: float) -> bool:
         columns = self._columns
         alive = columns.alive(now_s)
         allowed_s = self._patience.allowed_s(columns)
-        late = alive & (columns.still_s > allowed_s)
-        if (late & ~columns.in_steps).any() or (late & columns.stopped).any():
-            return True
-        if late.any() and not self._patience.busy(columns, allowed_s, now_s):
+        if self._patience.busy(columns, allowed_s, now_s):
+            self._allowed_s = now_s
+        late = alive & (self._still_s(self._allowed_s, now_s) > allowed_s)
+        if late.any() or (alive & columns.stopped & (columns.still_s > allowed_s)).any():
             return True
         silent = [now_s - at_s for at_s in self._heard_s.values()]
         return bool(silent) and max(silent) > self._settings.node_gone_s and min(silent) <= LATE_LOOK_S
+
+    def _still_s(self, busy_s: float, now_s: float) -> Floats:
+        """How long ranks have stood still; those among steps only since nobody was busy with something of its own."""
+        columns = self._columns
+        still_s: Floats = np.where(columns.in_steps, np.minimum(columns.still_s, now_s - busy_s), columns.still_s)
+        return still_s
 
     def _of_stacks(self, waits: Sequence[Evidence], now_s: float) -> list[Evidence]:
         """What stacks say of those who are accused; and who is, where only stacks can tell."""

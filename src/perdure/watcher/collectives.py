@@ -24,7 +24,7 @@ group that was made anew with another size is another group.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -38,6 +38,7 @@ __all__ = ["outside_by_stacks", "who_waits"]
 _QUIET_S = 2.5
 """A rank that has called within this is on its way, not missing."""
 _SHOWN = 6
+_MANY = 4
 _UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
 """Operations whose shapes may differ between ranks by right."""
 
@@ -77,6 +78,21 @@ def _flat(columns: Columns, known: Mask) -> _Calls:
     return _Calls(rows, numbers, enqueued, completed, called, list(keys), list(whats))
 
 
+def _members_only(calls: _Calls, gone: Mask) -> _Calls:
+    """Without the ranks that are gone, where a group would else have more members than its size: others took over."""
+    sizes = np.array([size for _, size in calls.keys], np.int64)
+    too_many = np.bincount(calls.key, minlength=len(sizes)) > sizes
+    keep = ~(too_many[calls.key] & gone[calls.row])
+    return replace(
+        calls,
+        row=calls.row[keep],
+        key=calls.key[keep],
+        enqueued=calls.enqueued[keep],
+        completed=calls.completed[keep],
+        what=calls.what[keep],
+    )
+
+
 def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     """Say for whom the ranks wait that are ``stuck``; empty if none is, or while not enough is known.
 
@@ -94,7 +110,7 @@ def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     waiting = (alive & stuck & (columns.waits != 0) & ~held) | (badly & stood & (columns.exit_signal <= 0))
     if not waiting.any() and not stuck.any():
         return []
-    calls = _flat(columns, seen)
+    calls = _members_only(_flat(columns, seen), left | ended)
     n_keys = len(calls.keys)
     inside = waiting[calls.row] & (calls.enqueued > calls.completed)
     needed = np.zeros(n_keys, np.int64)
@@ -107,6 +123,9 @@ def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     missed, waits_for_one = np.zeros(len(columns), bool), np.zeros(len(columns), bool)
     missed[calls.row[lags]] = True
     waits_for_one[calls.row[lacks]] = True
+    ran_ahead = _ran_ahead(columns, calls, inside, lags & (stood | left)[calls.row])
+    if ran_ahead.any():
+        return [_named(columns, "skipped", ran_ahead, calls, lags & ran_ahead[calls.row], needed, now_s)]
     # Who has raised inside a collective has waited; who has raised outside of it has not.
     source = missed & ~waits_for_one
     quiet = stood | left
@@ -120,12 +139,41 @@ def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     if odd:
         return odd
     if waits_for_one.any():
+        alone = _alone(columns, calls, inside)
+        if alone.any():
+            text = "waits alone in a collective, while the others wait for it in another"
+            facts = _facts(columns, calls, inside & alone[calls.row], needed)
+            return [_evidence(columns, "extra", alone, text, facts, now_s)]
         circle = np.flatnonzero(waits_for_one)
         text = f"{len(circle)} ranks wait for one another in a circle: their collectives come in different orders"
         return [Evidence(kind="crossed", at_s=now_s, sentence=text, raw=_rows_text(columns, circle))]
     if not stuck.any():
         return []
     return _nobody_missing(columns, calls, inside, stuck & alive, held, now_s)
+
+
+def _ran_ahead(columns: Columns, calls: _Calls, inside: Mask, lags: Mask) -> Mask:
+    """Ranks that are behind in a group whose waiting members have fewer steps: they have left out a call.
+
+    They need not be sources: soon they wait in another group for those who wait for them in this one.
+    """
+    steps = np.full(len(calls.keys), -1, np.int64)
+    np.maximum.at(steps, calls.key[inside], columns.step[calls.row[inside]])
+    ahead = np.zeros(len(columns), bool)
+    ahead[calls.row[lags & (steps[calls.key] >= 0) & (columns.step[calls.row] > steps[calls.key])]] = True
+    return ahead if _MANY * int(ahead.sum()) <= len(columns) or ahead.sum() == 1 else np.zeros(len(columns), bool)
+
+
+def _alone(columns: Columns, calls: _Calls, inside: Mask) -> Mask:
+    """In a circle: the rank that is alone in a collective of at least three, if there is just one such rank."""
+    most = np.full(len(calls.keys), -1, np.int64)
+    np.maximum.at(most, calls.key, calls.enqueued)
+    first = calls.enqueued == most[calls.key]
+    firsts = np.bincount(calls.key[first], minlength=len(calls.keys))
+    sizes = np.array([size for _, size in calls.keys], np.int64)
+    alone = np.zeros(len(columns), bool)
+    alone[calls.row[inside & first & (firsts[calls.key] == 1) & (sizes[calls.key] >= 3)]] = True
+    return alone if int(alone.sum()) == 1 else np.zeros(len(columns), bool)
 
 
 def _left_early(columns: Columns, now_s: float) -> list[Evidence]:
@@ -271,6 +319,9 @@ def _nobody_missing(
     if outside.any() and in_one.any() and 2 * int(outside.sum()) < int((in_one | outside).sum()):
         text = "is outside of collectives while the others wait inside"
         return [_evidence(columns, "outside", outside, text, (), now_s)]
+    at_work = int((columns.alive(now_s) & ~held).sum())
+    if in_one.any() and 2 * int(in_one.sum()) <= at_work:
+        return []  # the others go on, so the record of these is old
     if in_one.any():
         text = f"{int(in_one.sum())} ranks wait in collectives to which everybody has come"
         return [

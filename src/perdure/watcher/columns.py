@@ -27,7 +27,6 @@ Mask = NDArray[np.bool_]
 
 _PHASES: Mapping[str, int] = {phase.name.lower(): int(phase) for phase in Phase} | {"": int(Phase.FORWARD)}
 _STATES: Mapping[str, int] = {letter: ord(letter) for letter in "RSDTtZXIWKPx"} | {"": 0}
-_ENDED_STATES = (ord("Z"), ord("X"), ord("x"))
 _NONE = -1
 _NO_CODE = -(1 << 31)
 _FRESH_S = 3.5
@@ -73,7 +72,7 @@ class Columns:
         self.phase_known: Mask = np.zeros(n, bool)
         self._forgiven: Mask = np.zeros(n, bool)
         self.gap_ended_s = floats(np.nan)
-        "How long a rank had been still when it went on, in the look just taken; NaN otherwise."
+        "How long a rank among its later steps had been still when it went on, in the look just taken; NaN otherwise."
         self.own_phase_ended_s = floats(np.nan)
         self.phase_before = ints(int(Phase.ABSENT))
         self.done_phases = ints(0)
@@ -165,7 +164,8 @@ class Columns:
         anew_count = ~on_time & ~self._forgiven[rows]
         self._forgiven[rows] = ~went_on & (self._forgiven[rows] | anew_count)
 
-        moved = went_on & ~anew & on_time & (self.phase[rows] == phase)
+        # Of a rank that was in its first steps at the look before, the gap was a compilation.
+        moved = went_on & ~anew & on_time & (self.phase[rows] == phase) & ~self.at_first[rows]
         self.gap_ended_s[rows[moved]] = self.still_s[rows[moved]]
         left = ~anew & (self.phase[rows] != phase)
         self.own_phase_ended_s[rows[left]] = self.still_s[rows[left]]
@@ -187,7 +187,8 @@ class Columns:
         stopped = (state == ord("T")) | (state == ord("t"))
         count(self.stopped_s, ~anew & stopped_before & stopped, _MOST_A_LOOK_S)
 
-        starts = anew | np.isin(self.phase[rows], (Phase.STARTING, Phase.RESTORING, Phase.ABSENT))
+        before = self.phase[rows]
+        starts = anew | (before == Phase.STARTING) | (before == Phase.RESTORING) | (before == Phase.ABSENT)
         self.from_step[rows] = np.where(starts, step, self.from_step[rows])  # what is restored sets it
         self.pid[rows], self.step[rows], self.phase[rows], self.calls[rows] = pid, step, phase, calls
         self.beat[rows], self.state[rows], self.at_s[rows], self.heard_s[rows] = beat, state, at_s, now_s
@@ -215,9 +216,15 @@ class Columns:
         return np.isfinite(self.at_s)
 
     @property
+    def zombie(self) -> Mask:
+        """Ranks whose process is gone and was not waited for."""
+        gone: Mask = (self.state == ord("Z")) | (self.state == ord("X")) | (self.state == ord("x"))
+        return gone
+
+    @property
     def ended(self) -> Mask:
         """Ranks whose process is gone."""
-        gone: Mask = (self.exit_code != _NO_CODE) | (self.exit_signal != _NONE) | np.isin(self.state, _ENDED_STATES)
+        gone: Mask = (self.exit_code != _NO_CODE) | (self.exit_signal != _NONE) | self.zombie
         return gone
 
     @property
@@ -229,7 +236,8 @@ class Columns:
     @property
     def left(self) -> Mask:
         """Ranks that are done, by what they said or by exit code 0."""
-        return (self.finished | (self.ended & (self.exit_code == 0))) & ~self.ended_badly
+        done: Mask = (self.finished | (self.exit_code == 0)) & ~self.ended_badly
+        return done
 
     def fresh(self, now_s: float) -> Mask:
         """Ranks that were heard of lately enough to say what they do now."""
@@ -238,12 +246,13 @@ class Columns:
 
     def alive(self, now_s: float) -> Mask:
         """Ranks that are known to be at work now."""
-        return self.fresh(now_s) & ~self.ended & ~self.finished & (self.phase != Phase.ABSENT)
+        at_work: Mask = self.fresh(now_s) & ~self.ended & ~self.finished & (self.phase != Phase.ABSENT)
+        return at_work
 
     @property
     def in_steps(self) -> Mask:
         """Ranks in a phase in which a rank may wait for others."""
-        waiting: Mask = np.isin(self.phase, (Phase.FORWARD, Phase.STEP))
+        waiting: Mask = (self.phase == Phase.FORWARD) | (self.phase == Phase.STEP)
         return waiting
 
     @property

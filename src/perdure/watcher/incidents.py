@@ -39,6 +39,7 @@ CONDITIONS = frozenset({
 })  # fmt: skip
 _REFINE = frozenset({"in-loading", "in-io", "in-debugger", "in-kernel", "gave-up"})
 """Kinds that say more of an incident, but make none."""
+_LOOSE, _LOOSE_S = "oom-kill", 4.0
 _DEATHS = frozenset({"killed", "crashed", "raised", "zombie", "ended-together", "died-before", "left-early"})
 _LATER_DEATHS = frozenset({"died-before", "left-early", "crashed"})
 """What may still come to light in the looks right after a first death."""
@@ -171,6 +172,8 @@ class _Incident:
     seen: dict[tuple[str, tuple[int, ...], tuple[str, ...], str], Evidence] = field(default_factory=dict)
     last_s: dict[tuple[str, tuple[int, ...], tuple[str, ...], str], float] = field(default_factory=dict)
     stage: Stage = Stage.SUSPICION
+    due: bool = False
+    "Whether a phase has passed its deadline, or the attempt has failed, since it began."
     told: Verdict | None = None
     acknowledged: bool = False
     recorded: bool = False
@@ -187,6 +190,7 @@ class Incidents:
         self._side: dict[tuple[str, tuple[int, ...], tuple[str, ...], str], _Incident] = {}
         self._died_s: float | None = None
         self._over: list[_Incident] = []
+        self._loose: list[tuple[Evidence, float]] = []
         self._mutes: list[Mute] = []
         self.forgiven_s = 0.0
         "How long the last suspicion lasted that passed by itself; to be taken and set to 0."
@@ -239,7 +243,11 @@ class Incidents:
         self._over = []
         died_before = self._died_s
         for each in evidence:
-            self._take(each, now_s, died_before)
+            if kind_of(each) == _LOOSE:
+                self._loose.append((each, now_s))
+            else:
+                self._take(each, now_s, died_before)
+        self._take_loose(now_s)
         for incident in [*([self._stop] if self._stop is not None else []), *self._side.values()]:
             self._fade(incident, now_s)
             verdict = self._ruled(incident, now_s, overdue, ranks_of_nodes, node_of)
@@ -272,6 +280,20 @@ class Incidents:
             incident = self._side[key]
         incident.seen.setdefault(key, each)
         incident.last_s[key] = now_s
+
+    def _take_loose(self, now_s: float) -> None:
+        """A kernel that killed for memory explains a death of these moments, or is told by itself if there is none."""
+        for each, at_s in list(self._loose):
+            key = (kind_of(each), each.ranks, each.nodes, "")
+            if self._stop is not None and self._died_s is not None and self._died_s - at_s <= _LOOSE_S:
+                self._stop.seen.setdefault(key, each)
+                self._stop.last_s[key] = now_s
+            elif now_s - at_s < _LOOSE_S:
+                continue
+            else:
+                self._side.setdefault(key, self._new(now_s)).seen.setdefault(key, each)
+                self._side[key].last_s[key] = now_s
+            self._loose.remove((each, at_s))
 
     def _new(self, now_s: float) -> _Incident:
         self._count += 1
@@ -307,11 +329,11 @@ class Incidents:
         accused = len(ruling.ranks) or sum(len(ranks_of_nodes.get(node, ())) for node in ruling.nodes)
         tempered = temper(ruling, where, incident.past, accused=accused, n_ranks=n_ranks, now_s=now_s)
         failed = incident is self._stop and self._died_s is not None
-        due = overdue or failed
+        incident.due |= overdue or failed
         waits = ruling.row.acts
-        if waits is not Acts.DEADLINE or due:
+        if waits is not Acts.DEADLINE or incident.due:
             incident.stage = Stage.VERDICT
-        warns = waits is Acts.WARNS and not due
+        warns = waits is not Acts.NOW and not incident.due and incident.stage is Stage.VERDICT
         verdict = Verdict(
             incident=incident.id,
             stage=incident.stage,

@@ -93,7 +93,7 @@ def _merged(raised: list[Evidence], now_s: float) -> Evidence:
 
 
 def _undead(columns: Columns) -> Mask:
-    gone: Mask = np.isin(columns.state, (ord("Z"), ord("X"), ord("x"))) & ~columns.left
+    gone: Mask = columns.zombie & ~columns.left
     return gone
 
 

@@ -18,6 +18,7 @@ import numpy as np
 from perdure.progress import Allowance, Phase
 from perdure.progress.lateness import DEFAULTS
 from perdure.watcher.columns import Columns, Floats, Mask
+from perdure.watcher.liveness import SILENT_S
 
 __all__ = ["Patience"]
 
@@ -25,10 +26,11 @@ _GAPS = 5.0
 _OWN = 3.0
 _LONGEST = 10.0
 _ENOUGH_GAPS = 32
-_UNLEARNED_S = 30.0
+_UNLEARNED_S = 15.0
 _EDGES: Floats = np.geomspace(0.25, 4096.0, 57)
 _AGAIN = 1.25
 _AGED = 0.999
+_QUIET_S = 2.5
 
 
 class Patience:
@@ -43,17 +45,17 @@ class Patience:
         self._longest: Floats = np.zeros(max(Phase) + 1)
         self._forgiven_s = 0.0
 
-    def learn(self, columns: Columns) -> None:
-        """Take from the last look which gaps have ended."""
+    def learn(self, columns: Columns, *, most_s: float) -> None:
+        """Take from the last look which gaps have ended; ``most_s`` ago a rank was busy, for which others waited."""
         in_steps = columns.in_steps
-        gaps = columns.gap_ended_s[in_steps & ~columns.at_first]
-        gaps = gaps[~np.isnan(gaps)]
+        gaps = columns.gap_ended_s[in_steps]
+        gaps = np.minimum(gaps[~np.isnan(gaps)], most_s)
         if len(gaps):
             self._gaps *= _AGED
             self._gaps += np.bincount(np.searchsorted(_EDGES, gaps), minlength=len(self._gaps))
         ended = ~np.isnan(columns.own_phase_ended_s)
         if ended.any():
-            own = ended & ~np.isin(columns.phase_before, (Phase.FORWARD, Phase.STEP))
+            own = ended & (columns.phase_before != Phase.FORWARD) & (columns.phase_before != Phase.STEP)
             np.maximum.at(self._longest, columns.phase_before[own], columns.own_phase_ended_s[own])
 
     def forgive(self, seconds: float) -> None:
@@ -69,11 +71,15 @@ class Patience:
         at = int(np.searchsorted(np.cumsum(self._gaps), 0.99 * total))
         return float(_EDGES[min(at, len(_EDGES) - 1)])
 
+    @property
+    def among_steps_s(self) -> float:
+        """After how long a rank among its later steps is suspected."""
+        return max(self._suspect_s, _GAPS * self.gap_s, _AGAIN * self._forgiven_s)
+
     def suspect_s(self, columns: Columns) -> Floats:
         """After how long each rank is suspected."""
-        among_steps = max(self._suspect_s, _GAPS * self.gap_s, _AGAIN * self._forgiven_s)
         own = np.maximum(self._own_phase_s, _OWN * self._longest[columns.phase])
-        later: Floats = np.where(columns.in_steps, among_steps, own)
+        later: Floats = np.where(columns.in_steps, self.among_steps_s, own)
         first = np.where(columns.in_steps, self._first_step_s, np.maximum(self._own_phase_s, self._first_step_s))
         patient: Floats = np.where(columns.at_first, first, later)
         return np.minimum(patient, self.allowed_s(columns))
@@ -96,5 +102,8 @@ class Patience:
     def busy(self, columns: Columns, limit_s: Floats, now_s: float) -> bool:
         """Whether a rank does something of its own, within ``limit_s``, for which the others may wait."""
         own = ~columns.in_steps & (columns.phase != Phase.FINISHED)
-        of_its_own: Mask = columns.alive(now_s) & own & ~columns.stopped & (columns.still_s <= limit_s)
+        # What a dumb rank wrote last is not what it does, and who waits does nothing of its own.
+        own &= (columns.waits != 1) | (columns.calls_still_s < _QUIET_S)
+        at_work = columns.alive(now_s) & ~columns.stopped & (columns.beat_still_s < SILENT_S)
+        of_its_own: Mask = at_work & own & (columns.still_s <= limit_s)
         return bool(of_its_own.any())

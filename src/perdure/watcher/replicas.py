@@ -53,7 +53,8 @@ def nan_source(samples: Sequence[RankSample], now_s: float, *, n_ranks: int, ove
     ranks = tuple(sorted(each.rank for each in began))
     nodes = tuple(sorted({each.node for each in began}))
     names = ", ".join(str(rank) for rank in ranks)
-    text = f"the gradient of rank {names} on {', '.join(nodes)} was not finite, or far too large, at step {first}, before it was reduced"
+    whose = f"the gradient of rank {names} on {', '.join(nodes)}"
+    text = f"{whose} was not finite, or far too large, at step {first}, before it was reduced"
     return [Evidence(kind="nan-source", at_s=now_s, ranks=ranks, nodes=nodes, sentence=text, step=first, raw=raw)]
 
 
