@@ -166,9 +166,7 @@ class JobInMind:
             if step == self.fault_step and what == "slow-step":
                 compute *= 3
             yield "work", compute, "forward", "work"
-            if mine and what == "nan":
-                yield "bad", step
-            elif what == "nan" and step > self.fault_step and self._bad():
+            if (mine and what == "nan") or (what == "nan" and step > self.fault_step and self._bad()):
                 yield "bad", step
             if mine and what in ("killed", "oom", "crashed"):
                 yield "fault", what

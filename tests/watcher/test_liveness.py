@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+from looks import kinds, looked, nodes_of, sample
 
 from perdure.watcher.columns import Columns
 from perdure.watcher.liveness import deaths, frozen, in_kernel, out_of_memory, silent_nodes
 from perdure.watcher.samples import NodeSample
-from looks import kinds, looked, nodes_of, sample
 
 
 def none_known(columns: Columns) -> np.ndarray[Any, np.dtype[np.bool_]]:
