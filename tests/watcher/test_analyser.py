@@ -219,3 +219,18 @@ def test_the_reasoning_of_an_incident_can_be_read() -> None:
         assert part in text
     with pytest.raises(CallError):
         explain([])
+
+
+def test_a_node_of_which_nothing_is_heard_is_suspected_and_after_a_minute_replaced() -> None:
+    job = Job(8)
+    told = []
+    inside = {"in_collective": True, "groups": (group("world", 8, job.step + 1, job.step),)}
+    for _ in range(70):
+        job.now_s += 1.0
+        told += job.analyser.feed(
+            [job.of(rank, **inside) for rank in range(8) if rank // 2 != 2], now_s=job.now_s + 9e5
+        )
+    first, last = told[0], told[-1]
+    assert (first.stage, first.nodes, first.label) == (Stage.SUSPICION, ("c",), Label.HOST)
+    assert (last.stage, last.nodes, last.action) == (Stage.VERDICT, ("c",), Action.EVICT)
+    assert {each.incident for each in told} == {first.incident}
