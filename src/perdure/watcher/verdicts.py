@@ -83,7 +83,7 @@ nan-everywhere         | train.nan             | data      | rollback  | nobody 
 loss-nan               | train.nan             | data      | rollback  | nobody | now      | 80 90 | the loss is not finite, and nothing says where that began
 # Collectives that do not match, whatever ended of it.
 odd-call               | sw.desync             | user      | stop_user | rank   | now      | 90 95 | the program of one rank calls another collective
-left-early             | sw.desync             | user      | stop_user | rank   | now      | 80 90 | it left out collectives and went; the others failed
+left-early             | sw.desync             | user      | stop_user | rank   | now      | 85 92 | it left out collectives and went; the others failed
 skipped                | sw.desync             | user      | stop_user | rank   | now      | 90 95 | a rank left out a collective
 extra                  | sw.desync             | user      | stop_user | rank   | now      | 90 95 | a rank calls one collective more than the others
 # Deaths.
@@ -92,9 +92,9 @@ killed + oom-kill      | infra.host_oom        | user      | stop_user | rank   
 killed + line          | *                     | user      | restart   | rank   | now      | 85 90 | a line says why it was killed
 killed                 | transient.unknown     | transient | restart   | rank   | now      | 90 95 | somebody killed one rank
 crashed + line         | *                     | user      | restart   | rank   | now      | 85 90 | a line says why it crashed
-crashed                | sw.user_code          | user      | restart   | rank   | now      | 80 85 | native code failed; the same again is for the user
+crashed                | sw.user_code          | user      | restart   | rank   | now      | 85 92 | native code failed; the same again is for the user
 died-before + line     | *                     | user      | stop_user | rank   | now      | 85 90 | a line says why the first rank failed
-died-before            | sw.user_code          | user      | stop_user | rank   | now      | 80 85 | one rank failed, the others of that
+died-before            | sw.user_code          | user      | stop_user | rank   | now      | 85 90 | one rank failed, the others of that
 # A rank that cannot do anything.
 stopped + in-debugger  | transient.unknown     | user      | warn      | rank   | warns    | 90 90 | a person looks at it
 traced                 | transient.unknown     | user      | warn      | rank   | warns    | 90 90 | a person looks at it
@@ -103,22 +103,22 @@ in-debugger            | transient.unknown     | user      | warn      | rank   
 paused-together        | transient.unknown     | nobody    | restart   | nobody | deadline | 80 80 | a machine was paused, which passes
 node-silent            | hw.host               | node      | evict     | node   | deadline | 60 80 | a machine is gone, or its network is
 # A rank that others wait for.
-behind + in-loading    | sw.dataloader         | user      | restart   | rank   | deadline | 80 95 | it waits for its data
-outside + in-loading   | sw.dataloader         | user      | restart   | rank   | deadline | 80 95 | it waits for its data
-behind + in-io         | infra.storage         | infra     | restart   | rank   | deadline | 80 95 | it reads or writes and does not come back
-behind + in-kernel     | infra.storage         | infra     | restart   | rank   | deadline | 80 90 | the kernel does not let it go (state D)
+behind + in-loading    | sw.dataloader         | user      | restart   | rank   | deadline | 50 95 | it waits for its data
+outside + in-loading   | sw.dataloader         | user      | restart   | rank   | deadline | 50 90 | it waits for its data
+behind + in-io         | infra.storage         | infra     | restart   | rank   | deadline | 85 95 | it reads or writes and does not come back
+behind + in-kernel     | infra.storage         | infra     | restart   | rank   | deadline | 85 95 | the kernel does not let it go (state D)
 outside + in-io        | infra.storage         | infra     | restart   | rank   | deadline | 80 90 | it reads or writes and does not come back
-behind + silent        | sw.lib_bug            | nobody    | restart   | rank   | deadline | 80 95 | native code holds the GIL and does not return
+behind + silent        | sw.lib_bug            | nobody    | restart   | rank   | deadline | 85 95 | native code holds the GIL and does not return
 behind + gave-up       | sw.rank_skew          | user      | stop_user | rank   | now      | 80 85 | its own work took longer than the others wait
-behind                 | transient.unknown     | transient | restart   | rank   | deadline | 80 95 | it computes, or hangs in its own work
-outside                | transient.unknown     | transient | restart   | rank   | deadline | 70 85 | it is the only one at work
-silent                 | sw.lib_bug            | nobody    | restart   | rank   | deadline | 70 90 | native code holds the GIL, or the process hangs hard
+behind                 | transient.unknown     | transient | restart   | rank   | deadline | 40 95 | it computes, or hangs in its own work
+outside                | transient.unknown     | transient | restart   | rank   | deadline | 40 85 | it is the only one at work
+silent                 | sw.lib_bug            | nobody    | restart   | rank   | deadline | 80 90 | native code holds the GIL, or the process hangs hard
 crossed                | sw.desync             | user      | stop_user | nobody | deadline | 70 85 | collectives come in different orders
 raised + line          | *                     | user      | stop_user | rank   | now      | 80 85 | a line says why it failed
-raised                 | sw.user_code          | user      | stop_user | rank   | now      | 75 80 | a program that ends with an error of its own
+raised                 | sw.user_code          | user      | stop_user | rank   | now      | 85 90 | a program that ends with an error of its own
 zombie                 | transient.unknown     | transient | restart   | rank   | now      | 70 70 | it is gone
 many-behind            | transient.unknown     | nobody    | restart   | nobody | deadline | 50 60 | what many share fails: storage, the network, the program
-all-waiting            | sw.lib_bug            | nobody    | restart   | nobody | deadline | 60 70 | below the collective: a library, or hardware that says nothing
+all-waiting            | sw.lib_bug            | nobody    | restart   | nobody | deadline | 75 85 | below the collective: a library, or hardware that says nothing
 no-progress            | transient.unknown     | nobody    | restart   | rank   | deadline | 50 60 | it does not get on
 # Rules about lines that stop a job by themselves.
 stop-line              | *                     | user      | stop_user | rank   | now      | 80 85 | a line says what failed
