@@ -3,7 +3,8 @@
 Jobs of 4 to 8 ranks on 2 to 4 nodes of this machine and a spare, one after another, each struck at random moments by
 faults of all kinds (`tests/supervisor/storm.py`), one a minute on average, and compared bit for bit with the same
 training without faults. It ends after ``DURATION`` seconds of training under faults, of all calls together (3600);
-``MEAN`` is the mean time between faults (60), ``SEED`` plays the job of that number alone. What was found is kept in
+``MEAN`` is the mean time between faults (60), ``SEED`` plays the job of that number alone. ``FIRST`` is the number of
+the first job (0): two copies of the project play at once, and what they kept is put together. What was found is kept in
 ``build/campaigns/supervisor``, a file a job; a change of what is tested, or of how, begins the count anew. Wrong jobs
 are listed and do not stop it; it fails at its end if there are any.
 """
@@ -160,7 +161,7 @@ def test_faults_cost_a_job_time_alone(
         assert part.well, part
         return
     parts = kept()
-    seed = max((part.seed for part in parts), default=-1) + 1
+    seed = max((part.seed for part in parts), default=int(os.environ.get("FIRST", "0")) - 1) + 1
     while sum(part.trained_s for part in parts) < float(os.environ.get("DURATION", "3600")):
         parts.append(play(seed, tmp_path))
         keep(parts[-1])

@@ -154,6 +154,8 @@ import sys, time
 from perdure.process.tree import Guard, Rank
 mark, with_guard = sys.argv[1], sys.argv[2] == "guard"
 guard = Guard(mark) if with_guard else None
+if guard is not None:
+    guard.keep_lease(1.5)
 rank = Rank.start(["sh", "-c", sys.argv[3]], env={"PATH": "/usr/bin:/bin", "PERDURE_MARK": mark + ".0"})
 print(rank.pid, guard.pid if guard else 0, flush=True)
 time.sleep(100)
@@ -176,6 +178,22 @@ def test_when_the_launcher_is_killed_the_guard_kills_what_the_ranks_left_and_goe
         os.kill(guard, signal.SIGTERM)  # polite signals do not move it
         process.kill()
         until(lambda: not marked.pids_marked(mark))
+        until(lambda: not exists(guard))
+
+
+def test_while_the_launcher_is_stopped_longer_than_its_lease_the_guard_kills_and_stays(mark: str) -> None:
+    process, rank, guard = launch(mark, "guard", "exec sleep 100")
+    with process:
+        process.send_signal(signal.SIGSTOP)
+        time.sleep(0.5)
+        process.send_signal(signal.SIGCONT)
+        time.sleep(1.5)
+        assert exists(rank)  # it was stopped for less
+        process.send_signal(signal.SIGSTOP)
+        until(lambda: not marked.pids_marked(mark))
+        assert exists(guard)
+        process.send_signal(signal.SIGCONT)
+        process.kill()
         until(lambda: not exists(guard))
 
 

@@ -267,6 +267,23 @@ def test_ranks_that_a_launcher_ended_for_want_of_a_controller_start_again(start:
     assert [process.wait(60) for process in job.processes] == [0, 0, 0]
 
 
+def test_what_a_stopped_launcher_ran_is_ended_before_its_place_is_taken(start: Start) -> None:
+    job = start("--nodes", "2", "--spares", "1", "--nproc", "1", "--checks", "none")
+    job.await_files("up-0-0-of-2-on-n0", "up-0-1-of-2-on-n1")
+    launcher = job.launcher("n1")
+    rank = int((job.folder / "up-0-1-of-2-on-n1").read_text())
+    os.kill(launcher, signal.SIGSTOP)
+    job.await_files("up-1-0-of-2-on-n0", "up-1-1-of-2-on-n2")
+    fields = marked.stat_fields(rank)
+    assert fields is not None  # nobody has reaped it
+    assert fields[0] == b"Z"
+    os.kill(launcher, signal.SIGCONT)
+    job.go(1)
+    assert job.end() == 0
+    assert job.facts(JobSucceeded)[0].attempts == 2
+    job.nothing_is_left()
+
+
 def test_a_job_that_is_started_again_with_more_nodes_gets_them(start: Start) -> None:
     job = start("--nproc", "1")
     job.await_files("up-0-0-of-1-on-")

@@ -10,13 +10,16 @@ This file imports the standard library only and runs as a script with the guard'
 
     python -I -S marked.py <run>
 
-The guard ignores polite signals and blocks on the pipe, whose other end the launcher alone holds. One byte means that
+The guard ignores polite signals and waits on the pipe, whose other end the launcher alone holds. A full stop means that
 the launcher has ended its attempts itself; end of file without it means that the launcher was killed, and so is all
-that it started.
+that it started. ``L`` and a double tell the seconds of its lease: a launcher that is stopped (SIGSTOP, a debugger) for
+that long cannot end its ranks although their places may be given away, so the guard does.
 """
 
 import os
+import select
 import signal
+import struct
 import sys
 import time
 from collections.abc import Container, Iterable, Iterator
@@ -27,6 +30,8 @@ _VARIABLE = b"PERDURE_MARK="
 _EMPTY_SCANS = 2
 _PAUSE_S = 0.002
 _GUARD_S = 30.0
+_LOOK_S = 0.25
+_EARLY_S = 2 * _LOOK_S  # than the lease: it has been stopped for up to one look before that is seen
 
 
 def pids_marked(mark: str, *, sessions: Container[int] = ()) -> list[int]:
@@ -85,10 +90,27 @@ def ignore_polite_signals() -> None:
 
 
 def guard(run_mark: str) -> None:
-    """Wait for the launcher's byte or its death; on death kill all of ``run_mark``."""
+    """Wait for the launcher's word or its death; on death kill all of ``run_mark``, also if it is stopped too long."""
     ignore_polite_signals()
-    if os.read(0, 1) == b"":
-        sweep(run_mark, timeout_s=_GUARD_S)
+    launcher, lease_s, stopped_s = os.getppid(), float("inf"), None
+    while True:
+        if select.select([0], [], [], _LOOK_S)[0]:
+            said = os.read(0, 1)
+            if said == b"L":
+                (lease_s,) = struct.unpack("<d", os.read(0, 8))
+                continue
+            if said == b"":
+                sweep(run_mark, timeout_s=_GUARD_S)
+            return
+        fields = stat_fields(launcher)
+        if fields is None or fields[0] not in (b"T", b"t"):
+            stopped_s = None
+            continue
+        now = time.monotonic()
+        stopped_s = now if stopped_s is None else stopped_s
+        if now - stopped_s >= lease_s - _EARLY_S:
+            sweep(run_mark, timeout_s=_GUARD_S)
+            lease_s = float("inf")  # until it goes on, and says how long it may be silent
 
 
 def _pids_marked(mark: str, sessions: Container[int]) -> Iterator[int]:

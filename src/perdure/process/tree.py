@@ -14,10 +14,12 @@ from __future__ import annotations
 import ctypes
 import os
 import signal
+import struct
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -211,6 +213,11 @@ class Guard:
     def pid(self) -> int:
         """Process of the guard."""
         return self._process.pid
+
+    def keep_lease(self, lease_s: float) -> None:
+        """From here on all is killed, too, once this process has been stopped for ``lease_s`` seconds."""
+        with suppress(BrokenPipeError):  # somebody killed it
+            os.write(self._pipe, b"L" + struct.pack("<d", lease_s))
 
     def alive(self) -> bool:
         """Whether the guard still stands."""

@@ -38,7 +38,7 @@ from perdure.supervisor.job import NodeFacts
 from perdure.supervisor.node import NodeAttempt
 from perdure.supervisor.signals import asking_signals
 from perdure.supervisor.standby import StandbyRanks
-from perdure.supervisor.takeover import Door, Survey, decide
+from perdure.supervisor.takeover import Succession
 from perdure.wire import Address
 
 __all__ = ["Launcher", "LauncherConfig"]
@@ -132,9 +132,7 @@ class Launcher:
         self._starting: Starting | None = None
         self._end_controller = end_controller
         self._elsewhere: list[Address] = []
-        self._memo: m.Memo | None = None
-        self._survey: Survey | None = None
-        self._door: Door | None = None
+        self._succession: Succession | None = None
         self._stdout = stdout or sys.stdout.buffer
         self._stderr = stderr or sys.stderr.buffer
         self._run_mark = uuid.uuid4().hex
@@ -173,7 +171,8 @@ class Launcher:
             try:
                 self._standby = self._standby_ranks()
                 if self._take_over is not None:
-                    self._door = Door(self._config.node.host, job=self._config.job, secret=self._secret)
+                    host, job = self._config.node.host, self._config.job
+                    self._succession = Succession(self._name, host, job=job, secret=self._secret)
                 while self._exit_code is None:
                     self._wait(pipe)
                     self._look(pipe)
@@ -187,8 +186,8 @@ class Launcher:
                 if self._examining is not None:
                     self._examining.close()
                 self._link.drop()
-                if self._door is not None:
-                    self._door.close()
+                if self._succession is not None:
+                    self._succession.close()
                 self._agent.release()
                 self._guard.dismiss()
                 self._port.close()
@@ -203,7 +202,7 @@ class Launcher:
         holding = v.Holding()
         if attempt is not None:
             holding = v.Holding(attempt=attempt.number, ended=attempt.ended, over=attempt.over)
-        door = ("", 0) if self._door is None else (self._config.node.host, self._door.port)
+        door = ("", 0) if self._succession is None else (self._config.node.host, self._succession.port)
         node = msgspec.structs.replace(self._config.node, port=self._port.number, pid=os.getpid(), door=door)
         return m.Hello(
             protocol=m.PROTOCOL,
@@ -243,8 +242,8 @@ class Launcher:
         self._look_at_ranks()
         self._keep_house()
         self._keep_the_lease()
-        if self._door is not None:
-            self._keep_the_door(self._door)
+        if self._succession is not None and self._take_over is not None:
+            self._see_to_the_succession(self._succession, self._take_over)
 
     def _hear_signals(self, numbers: Sequence[int]) -> None:
         for number in numbers:
@@ -329,6 +328,8 @@ class Launcher:
             self._log.print("somebody killed the guard process; starting another")
             guard.dismiss()
             self._guard = Guard(self._run_mark)
+            if self._link.welcome is not None:
+                self._guard.keep_lease(self._link.welcome.lease_s)
         if self._attempt is None and self._clock.monotonic() >= self._next_report_s:
             self._next_report_s = self._clock.monotonic() + 0.5
             self._link.send(m.Report())
@@ -381,29 +382,17 @@ class Launcher:
             return ""
         return f": {lines[-1].removeprefix('perdure: ')}" if lines else ""
 
-    def _keep_the_door(self, door: Door) -> None:
-        """Answer other launchers; without a controller for longer than the lease, ask them, and act on that."""
-        door.answer = m.WhereAnswer(term=self._link.term, address=self._link.address, memo=self._memo)
-        welcome, memo = self._link.welcome, self._memo
-        if self._link.linked or welcome is None or memo is None or self._take_over is None:
-            self._survey = None
-            return
-        if self._link.lost_for_s() < welcome.lease_s:
-            return
-        roster = {node.name: node.door for node in memo.roster if node.door[1]}
-        if self._survey is None:
-            others = {name: where for name, where in roster.items() if name != self._name}
-            self._survey = Survey(others, job=self._config.job, secret=self._secret, term=self._link.term)
-        if not self._survey.over:
-            return
-        choice = decide(self._name, [node.name for node in memo.roster], self._survey.answers, memo)
-        self._survey = None
+    def _see_to_the_succession(self, succession: Succession, take_over: Callable[[m.Memo], None]) -> None:
+        """Go where the others have a controller, or start one here, if this one has lost its own for too long."""
+        link = self._link
+        lost = not link.linked and link.welcome is not None and link.lost_for_s() >= link.welcome.lease_s
+        choice = succession.look(term=link.term, address=link.address, lost=lost)
         if choice.address is not None:
             self._elsewhere = [choice.address]
         elif choice.memo is not None and self._clock.monotonic() >= self._next_start_s:
             self._next_start_s = self._clock.monotonic() + _START_S
             self._log.print(f"node {self._name}: the controller is gone; starting another one here")
-            self._take_over(choice.memo)
+            take_over(choice.memo)
 
     def _end_ranks(self, why: str) -> None:
         attempt = self._attempt
@@ -419,11 +408,14 @@ class Launcher:
     def _obey(self, message: object) -> None:
         attempt = self._attempt
         match message:
-            case m.Welcome():
+            case m.Welcome(lease_s=lease_s):
+                if self._guard is not None:
+                    self._guard.keep_lease(lease_s)
                 for number in self._asked[:1]:  # asked while there was no controller
                     self._link.send(v.Asked(number, self._name))
             case m.Memo():
-                self._memo = message
+                if self._succession is not None:
+                    self._succession.memo = message
             case m.Tell(number=number, sentence=sentence, lines=lines):
                 self._told = max(self._told, number)
                 if lines:

@@ -19,7 +19,7 @@ from perdure.errors import PerdureError
 from perdure.supervisor.messages import MAX_MESSAGE_BYTES, Memo, Where, WhereAnswer
 from perdure.wire import Address, accept_node, connect_node, listen_node
 
-__all__ = ["Choice", "Door", "Survey", "decide"]
+__all__ = ["Choice", "Door", "Succession", "Survey", "decide"]
 
 _ASK_S: Final = 1.0
 _GREET_S: Final = 2.0
@@ -114,3 +114,42 @@ def decide(me: str, roster: Sequence[str], answers: Mapping[str, WhereAnswer], m
         return Choice()
     memos = [mine, *(answer.memo for answer in answers.values() if answer.memo is not None)]
     return Choice(memo=max(memos, key=lambda memo: (memo.job.term, memo.number)))
+
+
+class Succession:
+    """What one launcher does for the next controller: it answers at its door, and asks the others when its own is lost.
+
+    ``memo`` is the newest that its controller has sent.
+    """
+
+    def __init__(self, me: str, host: str, *, job: str, secret: bytes) -> None:
+        self._me, self._job, self._secret = me, job, secret
+        self._door = Door(host, job=job, secret=secret)
+        self._survey: Survey | None = None
+        self.memo: Memo | None = None
+
+    @property
+    def port(self) -> int:
+        """The port of its door."""
+        return self._door.port
+
+    def look(self, *, term: int, address: Address | None, lost: bool) -> Choice:
+        """Tell who asks of ``term`` and ``address``, the controller's if there is one; say what is to be done about
+        one that is ``lost`` for longer than the lease. To be called again and again: the others are asked meanwhile.
+        """
+        memo = self.memo
+        self._door.answer = WhereAnswer(term=term, address=address, memo=memo)
+        if not lost or memo is None:
+            self._survey = None
+            return Choice()
+        if self._survey is None:
+            others = {node.name: node.door for node in memo.roster if node.door[1] and node.name != self._me}
+            self._survey = Survey(others, job=self._job, secret=self._secret, term=term)
+        if not self._survey.over:
+            return Choice()
+        answers, self._survey = self._survey.answers, None
+        return decide(self._me, [node.name for node in memo.roster], answers, memo)
+
+    def close(self) -> None:
+        """Answer nobody any more."""
+        self._door.close()
