@@ -13,7 +13,7 @@ from job_in_mind import DEADLINE_S, FAULTS, HEALTHY, Outcome, live
 from perdure.watcher.evidence import Stage, Verdict
 from perdure.watcher.verdicts import judge
 
-_FEW, _MANY = range(1), range(200, 212)
+_FEW, _MANY = range(1), range(300, 312)
 _DEAD = ("killed", "oom", "crashed", "raised", "stopped-inside", "stopped-outside")
 _HUNG = ("loading", "io", "kernel", "work", "gil", "skipped-one", "skipped-all", "extra", "odd-shape")
 

@@ -110,7 +110,7 @@ behind + in-kernel     | infra.storage         | infra     | restart   | rank   
 outside + in-io        | infra.storage         | infra     | restart   | rank   | deadline | 80 90 | it reads or writes and does not come back
 behind + silent        | sw.lib_bug            | nobody    | restart   | rank   | deadline | 85 95 | native code holds the GIL and does not return
 behind + gave-up       | sw.rank_skew          | user      | stop_user | rank   | now      | 80 85 | its own work took longer than the others wait
-behind                 | transient.unknown     | transient | restart   | rank   | deadline | 40 95 | it computes, or hangs in its own work
+behind                 | transient.unknown     | transient | restart   | rank   | deadline | 30 95 | it computes, or hangs in its own work
 outside                | transient.unknown     | transient | restart   | rank   | deadline | 40 85 | it is the only one at work
 silent                 | sw.lib_bug            | nobody    | restart   | rank   | deadline | 80 90 | native code holds the GIL, or the process hangs hard
 crossed                | sw.desync             | user      | stop_user | nobody | deadline | 70 85 | collectives come in different orders
