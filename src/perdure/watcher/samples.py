@@ -42,6 +42,8 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     phase: str = ""
     "A name of `perdure.progress.Phase` in lower case, or loading; empty if the rank tells none."
     phase_s: float = 0.0
+    phase_allowed_s: float | None = None
+    "How long the rank itself gave its phase, if it did."
     in_collective: bool | None = None
     "Whether its main thread waits in a collective."
     step_s: float | None = None
