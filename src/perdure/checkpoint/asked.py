@@ -15,9 +15,9 @@ _STEPS = 10**12  # what the name of a part has room for
 
 def checked_step(step: Any) -> int:
     """``step`` if it can be one; raises `CallError` with the limits."""
-    if type(step) is not int or not 0 <= step < _STEPS:
+    if isinstance(step, bool) or not isinstance(step, Integral) or not 0 <= int(step) < _STEPS:
         raise CallError(f"step is {step!r}; a step is a whole number from 0 to {_STEPS - 1:,}", step=repr(step))
-    return step
+    return int(step)
 
 
 def checked_bytes(option: str, given: Any) -> int:

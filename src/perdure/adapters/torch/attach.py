@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from numbers import Integral
 from typing import Any, Literal
 
 import torch
@@ -84,9 +85,7 @@ def attach(
     Raises `StateMismatch` where the checkpoint is of another model, `BlobMissing` for a ``step`` that is not there,
     `NeedsPerson` if the launcher says that there must be something and there is not.
     """
-    optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
-    if not optimizers:
-        raise CallError("attach needs at least one optimizer")
+    optimizers = _checked(model, optimizer, scheduler=scheduler, extra=extra, seed=seed, to=to)
     rule = loader.on_resize if isinstance(loader, RankLocal) else "error"
     loader = loader.value if isinstance(loader, RankLocal) else loader
     if loader is not None and not isinstance(loader, DataLoader) and not is_stateful(loader):
@@ -149,3 +148,32 @@ def attach(
     probe.follow(run, model.module if isinstance(model, View) else model, record=lambda: run._record)
     run.begin(model.module if isinstance(model, View) else model, optimizers, loader, step=step, where=str(to))
     return run
+
+
+def _checked(
+    model: Any, optimizer: Any, *, scheduler: Any, extra: Any, seed: Any, to: Any
+) -> list[torch.optim.Optimizer]:
+    """The optimizers; raises `CallError` for what is not what it should be, before anything begins."""
+    if not isinstance(to, str | os.PathLike):
+        raise CallError(f'to is a {type(to).__name__}; give a path or a URL, such as "s3://bucket/run7"', key="to")
+    if not isinstance(model, torch.nn.Module | View):
+        raise CallError(f"model is a {type(model).__name__}; give a torch.nn.Module, or a View of one", key="model")
+    given = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+    found = list(given) if isinstance(given, Iterable) else [given]
+    for each in found:
+        if not isinstance(each, torch.optim.Optimizer):
+            raise CallError(f"optimizer is a {type(each).__name__}; give one torch.optim.Optimizer or several")
+    if not found:
+        raise CallError("attach needs at least one optimizer")
+    inner = scheduler.value if isinstance(scheduler, RankLocal) else scheduler
+    if inner is not None and not isinstance(inner, torch.Tensor | dict) and not is_stateful(inner):
+        raise CallError(
+            f"scheduler is a {type(inner).__name__}, which has no state_dict() and load_state_dict(), so where it is "
+            "in its schedule would be lost",
+            key="scheduler",
+        )
+    if extra is not None and not isinstance(extra, Mapping):
+        raise CallError(f"extra is a {type(extra).__name__}; give a dict of names to values", key="extra")
+    if isinstance(seed, bool) or not isinstance(seed, Integral):
+        raise CallError(f"seed is {seed!r}; give a whole number", key="seed")
+    return found

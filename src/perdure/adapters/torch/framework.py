@@ -49,6 +49,7 @@ class TorchFramework:
 
     def capture(self, tree: Mapping[str, Any]) -> Capture:
         """Describe all of ``tree`` as it is now; called on the training thread."""
+        _check_tree(tree)
         modules = modules_of(tree)  # first: see there
         sink = _Collect(modules, _owned(tree), parameter_parts(tree), self._known)
         for key, value in tree.items():
@@ -60,6 +61,7 @@ class TorchFramework:
 
     def prepare(self, tree: Mapping[str, Any], catalog: Catalog) -> Target:
         """Say which live tensors the saved state goes into, making those that do not exist yet (optimizer state)."""
+        _check_tree(tree)
         modules = modules_of(tree)  # first: see there
         plan = _Preparation(modules, parameter_parts(tree), catalog)
         for key, value in tree.items():
@@ -308,3 +310,13 @@ def _no_local_optimizer(key: str) -> CallError:
         "keeps of sharded parameters is saved sharded",
         key=key,
     )
+
+
+def _check_tree(tree: Any) -> None:
+    if not isinstance(tree, Mapping):
+        raise CallError(
+            f'a state is a dict of names to what is saved, such as {{"model": model}}; this is a {type(tree).__name__}'
+        )
+    for key in tree:
+        if not isinstance(key, str):
+            raise CallError(f"a state's names are text; {key!r} is a {type(key).__name__}", key=repr(key))

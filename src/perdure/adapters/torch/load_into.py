@@ -22,7 +22,7 @@ from perdure.adapters.torch.tensors import torch_dtype
 from perdure.adapters.torch.tree import leaves
 from perdure.adapters.torch.views import View
 from perdure.checkpoint.asked import checked_bytes
-from perdure.errors import CallError
+from perdure.errors import CallError, IntegrityError
 from perdure.events import Log, Notice
 from perdure.layout import canonical_name
 from perdure.state.alike import check_alike
@@ -148,9 +148,13 @@ def _fill(
             fill([Match(replace(item, dtype=saved.dtype, held=held), saved)])
             target.convert(item.name, whole)
         target.finish(catalog, rank=0, world=1)
-    except BaseException:
+    except BaseException as error:
         for each in made:
             each.undo()
+        if isinstance(error, IntegrityError):
+            raise type(error)(
+                f"{error}; what was to be filled may be half written: do not use it", **error.facts
+            ) from error
         raise
     missing = set(found.missing)
     for each in made:
