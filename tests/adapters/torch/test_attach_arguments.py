@@ -52,7 +52,7 @@ def test_a_state_is_a_dict_with_text_for_names(ram_url: str) -> None:
 def test_who_fills_a_model_from_a_damaged_step_is_told_that_it_is_half_written(tmp_path: Path) -> None:
     with closing(perdure.Checkpointer(str(tmp_path), agent=False)) as ckpt:
         ckpt.save(1, {"a": torch.ones(1 << 20), "z": torch.ones(1 << 20)}).committed()
-    (pack,) = (tmp_path / "packs").glob("*")
+    (pack,) = (each for each in (tmp_path / "packs").rglob("*") if each.is_file())
     with open(pack, "r+b") as file:
         file.seek(-64, 2)
         file.write(bytes(8))
