@@ -124,6 +124,20 @@ def test_of_ranks_that_wait_together_the_one_with_fewer_steps_is_suspected() -> 
     assert "behind" in late[0].why
 
 
+@pytest.mark.parametrize(
+    ("said", "allowed_s"), [("step=10", 20.0), ("step=40", 40.0), ("step=10,first-step=300", 300.0)]
+)
+def test_once_a_first_step_was_seen_that_of_a_later_attempt_is_measured_by_it(said: str, allowed_s: float) -> None:
+    watch = Watch(phase_deadlines(said))
+    for _ in range(3):  # the first step takes two seconds
+        watch.look([record(since=0.0, step=0)])
+    watch.look([record(since=watch.at - 1, step=1)])
+    watch.lateness.begin_attempt()
+    first = [record(since=watch.at, step=400, pid=8)]  # what was restored
+    (late,) = watch.until(first, 1000)
+    assert late.allowed_s == pytest.approx(allowed_s, abs=10.0)
+
+
 def test_of_ranks_at_the_same_step_the_one_that_entered_its_phase_first_is_suspected() -> None:
     watch = Watch(QUICK)
     watch.warm(0, 1)
@@ -299,7 +313,7 @@ def test_what_a_user_says_of_phases() -> None:
     assert said[Phase.SAVING] == said[Phase.COPYING] == Allowance(900.0, 900.0)
     assert said[Phase.EVALUATING] == Allowance(7.0, 7.0)
     assert phase_deadlines("") == {}
-    assert phase_deadlines("first-step=9")[Phase.STEP] == Allowance(9.0, 1800.0)
+    assert phase_deadlines("first-step=9")[Phase.STEP] == Allowance(9.0, 1800.0, said_first=True)
 
 
 @pytest.mark.parametrize(

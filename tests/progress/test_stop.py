@@ -219,7 +219,8 @@ def test_real_processes_stop_at_the_same_step(n: int) -> None:
             if child == 0:
                 _run_rank(page, i)
             children.append(child)
-        time.sleep(0.05)
+        while not all(record.pid for record in page.records()):  # who has claimed its record hears signals
+            time.sleep(0.005)
         os.kill(children[-1], signal.SIGTERM)
         codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         assert codes == [0] * n

@@ -1,4 +1,4 @@
-"""Facts of GPUs through the unmodified NVML bindings, on a library of our own that answers as a faulty GPU would."""
+"""Facts of GPUs through NVML, on a library of our own that answers as a faulty GPU would."""
 
 from __future__ import annotations
 

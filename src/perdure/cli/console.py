@@ -46,6 +46,8 @@ def main(args: argparse.Namespace) -> int:
     from perdure.cli.job_flags import chosen
     from perdure.supervisor.asking import Asker, askers_in
 
+    if not 0 <= args.port < 1 << 16:
+        raise CallError(f"there is no port {args.port}: ports are 0 (a free one) to 65535")
     home = job_home()
     token = _given_token(args)
     if token is None and not is_loopback(args.host):

@@ -28,13 +28,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Print them."""
+    from perdure.cli.following import Following
     from perdure.cli.moments import when
     from perdure.errors import CallError
     from perdure.supervisor.plain import plain_fact
 
     if args.last is not None and args.last < 0:
         raise CallError(f"--last is a number of facts, not {args.last}")
-    asker = chosen(args)
+    asker, following = chosen(args), Following()
     told = 0
     facts = (seen := asker.look(history=False)).view.facts
     facts = facts if args.last is None else facts[max(len(facts) - args.last, 0) :]
@@ -43,7 +44,7 @@ def main(args: argparse.Namespace) -> int:
             if fact.number > told:
                 told = fact.number
                 print(json.dumps(plain_fact(fact)) if args.json else f"{when(fact.at)}  {fact.sentence}", flush=True)
-        if not args.follow or not seen.live:
+        if not args.follow or following.over(seen):
             return 0
         time.sleep(_POLL_S)
         facts = (seen := asker.look(history=False)).view.facts

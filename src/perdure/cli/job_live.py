@@ -30,28 +30,31 @@ def live(asker: Asker, *, every_s: float) -> int:
 
     Raises `NeedsPerson` if its controller is gone for good.
     """
+    from perdure.cli.following import Following
+
+    following = Following()
     if sys.stdout.isatty():
         from rich.live import Live
 
         with Live(picture(asker.look()), refresh_per_second=1 / every_s, screen=False) as screen:
             while (seen := asker.look()) is not None:
                 screen.update(picture(seen))
-                if not seen.live:
+                if following.over(seen):
                     break
                 time.sleep(every_s)
         return _end(seen)
-    told = 0
-    next_line_s = 0.0
+    told, next_line_s, lost = 0, 0.0, False
     while True:
         seen = asker.look()
         for fact in seen.view.facts:
             if fact.number > told:
                 told = fact.number
                 print(f"{clock(fact.at)}  {fact.sentence}", flush=True)
-        if time.monotonic() >= next_line_s or not seen.live:
-            next_line_s = time.monotonic() + _LINE_EVERY_S
-            print(head_line(seen), flush=True)
-        if not seen.live:
+        over = following.over(seen)
+        if time.monotonic() >= next_line_s or over or lost != (not seen.live):
+            next_line_s, lost = time.monotonic() + _LINE_EVERY_S, not seen.live
+            print(head_line(seen) + (f" ({seen.note})" if lost and not over else ""), flush=True)
+        if over:
             return _end(seen)
         time.sleep(every_s)
 

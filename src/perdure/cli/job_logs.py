@@ -38,6 +38,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Print them."""
+    from perdure.cli.following import Following
+
     asker = chosen(args)
     seen = asker.look(history=False)
     if not seen.view.spec.log_dir:
@@ -52,6 +54,7 @@ def main(args: argparse.Namespace) -> int:
             "machine of its node"
         )
     at: dict[int, int] = {}
+    following = Following()
     while True:
         live = seen.live
         for rank, path in _logs(folder, attempt, args.rank):
@@ -60,7 +63,7 @@ def main(args: argparse.Namespace) -> int:
                     json.dumps({"attempt": attempt, "rank": rank, "line": line}) if args.json else f"[{rank}] {line}",
                     flush=args.follow,
                 )
-        if not args.follow or (not live and attempt >= seen.view.job.attempt):
+        if not args.follow or (following.over(seen) and attempt >= seen.view.job.attempt):
             return 0
         if args.attempt is not None and seen.view.job.attempt > attempt:
             return 0

@@ -30,7 +30,7 @@ def main(args: argparse.Namespace) -> int:
     """List."""
     from perdure.cli.controller import job_home
     from perdure.cli.moments import when
-    from perdure.errors import PerdureError
+    from perdure.errors import CallError, PerdureError
     from perdure.supervisor.asking import askers_in
     from perdure.supervisor.plain import plain, since
 
@@ -38,6 +38,8 @@ def main(args: argparse.Namespace) -> int:
     for asker in askers_in(job_home()):
         try:
             seen = asker.look()
+        except CallError:
+            continue  # it never began
         except PerdureError as error:
             print(f"perdure: job {asker.name}: {error}", file=sys.stderr)
             continue

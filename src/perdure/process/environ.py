@@ -16,6 +16,10 @@
 | PERDURE_RESTORE_BEFORE | restore the newest step below this one: a roll-back, of this attempt alone | |
 | PERDURE_SKIP | steps whose batches are left out, as ``first:last`` or several with commas between | |
 | PERDURE_EVENTS | file that events are appended to | |
+| PERDURE_PROBE | folder (mode 0700) for the records of watched ranks; ``off``: this process is not to be watched | |
+| PERDURE_PROBE_SIGNAL | number of the signal that asks a watched rank for its stacks | |
+| PERDURE_PROBE_CHECKSUM | steps between checksums of replicated parameters; 0: none | |
+| PERDURE_PROBE_OWNER | process that keeps the record of this rank; its children keep none | |
 | PERDURE_IO | how large blobs are written: ``engine:direct or buffered:block:depth`` | |
 
 torchrun's names are accepted as they are, and `child_env` sets them, so that a script runs under either launcher.
@@ -34,16 +38,22 @@ from perdure.errors import CallError
 
 __all__ = [
     "MARK",
+    "PROBE",
     "Placement",
+    "ProbeTold",
     "aws_variables",
     "cache_home",
     "child_env",
+    "claim_probe",
+    "flight_recorder_entries",
     "io_override",
     "runtime_home",
     "without_mark",
 ]
 
 MARK = "PERDURE_MARK"
+PROBE = "PERDURE_PROBE"
+_PROBE_SIGNAL, _PROBE_OWNER, _PROBE_SUM = "PERDURE_PROBE_SIGNAL", "PERDURE_PROBE_OWNER", "PERDURE_PROBE_CHECKSUM"
 _RESUME, _BEFORE, _SKIP = "PERDURE_RESUME", "PERDURE_RESTORE_BEFORE", "PERDURE_SKIP"
 _DEFAULT_JOB = "default"
 _NEEDS_ALL = ("RANK", "WORLD_SIZE")
@@ -132,6 +142,41 @@ class Placement:
         return self.mark.rsplit(":", 1)[-1] if self.mark else f"{self.job}.{self.attempt}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProbeTold:
+    """What this process was told of being watched. ``folder`` is None if it is not to be."""
+
+    folder: str | None = None
+    signal: int | None = None
+    owner: int | None = None
+    checksum_steps: int | None = None
+    rank: int | None = None
+    world: int | None = None
+    "Where the launcher says both; the rest of a `Placement` need not be there."
+
+    @classmethod
+    def read(cls, env: Mapping[str, str] = os.environ) -> ProbeTold:
+        """Read it. Words that make no sense are as if they were not there: a job goes on without being watched."""
+        folder = env.get(PROBE, "")
+        number, owner = env.get(_PROBE_SIGNAL, ""), env.get(_PROBE_OWNER, "")
+        every = env.get(_PROBE_SUM, "")
+        place = [int(env[name]) for name in _NEEDS_ALL if env.get(name, "").isdecimal()]
+        rank, world = place if len(place) == 2 else (None, None)
+        return cls(
+            folder=folder if os.path.isabs(folder) else None,
+            signal=int(number) if number.isdecimal() and 0 < int(number) < 65 else None,
+            owner=int(owner) if owner.isdecimal() else None,
+            checksum_steps=int(every) if every.isdecimal() else None,
+            rank=rank,
+            world=world,
+        )
+
+
+def claim_probe() -> None:
+    """Have the processes that this one starts know that the record of the rank is this process's."""
+    os.environ[_PROBE_OWNER] = str(os.getpid())
+
+
 def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: int = 0) -> dict[str, str]:
     """Return the environment of the rank at ``placement``: ``base`` (the launcher's own) with what torchrun would set.
 
@@ -141,6 +186,7 @@ def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: in
     """
     env = {name: value for name, value in base.items() if not name.startswith("TORCHELASTIC_")}
     env.pop(_BEFORE, None)
+    env.pop(_PROBE_OWNER, None)
     nodes = max(1, placement.world // placement.local_world)
     env.update(
         RANK=str(placement.rank),
@@ -203,6 +249,12 @@ def cache_home(env: Mapping[str, str] = os.environ) -> str:
 def io_override(env: Mapping[str, str] = os.environ) -> str | None:
     """Return how the user wants large blobs to be written (PERDURE_IO, as ``uring:direct:8MiB:16``), if at all."""
     return env.get("PERDURE_IO") or None
+
+
+def flight_recorder_entries(env: Mapping[str, str] = os.environ) -> int | None:
+    """Return how many collectives torch was told to record (0: none), if it was told."""
+    text = env.get("TORCH_FR_BUFFER_SIZE") or env.get("TORCH_NCCL_TRACE_BUFFER_SIZE") or ""
+    return int(text) if text.isdecimal() else None
 
 
 def without_mark(base: Mapping[str, str] = os.environ) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-__all__ = ["available_nbytes", "oom_kills"]
+__all__ = ["available_nbytes", "oom_kills", "total_nbytes"]
 
 _ANY = 1 << 62
 
@@ -16,7 +16,14 @@ def available_nbytes(*, root: Path = Path("/")) -> int:
     Of page cache in a cgroup what has not been used lately counts as free, as it does for the machine. ``root`` is
     where ``proc`` and ``sys`` are.
     """
-    return max(0, min([_of_machine(root), *_of_cgroups(root)]))
+    lefts = [at_most - taken + _counted(stat, cache) for at_most, taken, stat, cache in _of_cgroups(root)]
+    return max(0, min([_of_machine(root, "MemAvailable:"), *lefts]))
+
+
+def total_nbytes(*, root: Path = Path("/")) -> int | None:
+    """Bytes that this process and its neighbours in its cgroups may ever take: the machine's, or the tightest limit."""
+    total = min([_of_machine(root, "MemTotal:"), *(at_most for at_most, *_ in _of_cgroups(root))])
+    return total if total < _ANY else None
 
 
 def oom_kills(*, root: Path = Path("/")) -> int:
@@ -38,16 +45,19 @@ def oom_kills(*, root: Path = Path("/")) -> int:
     return 0
 
 
-def _of_machine(root: Path) -> int:
+def _of_machine(root: Path, name: str) -> int:
     try:
         lines = (root / "proc/meminfo").read_text().splitlines()
     except OSError:
         return _ANY
-    return next((int(line.split()[1]) << 10 for line in lines if line.startswith("MemAvailable:")), _ANY)
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(name)), _ANY)
 
 
-def _of_cgroups(root: Path) -> Iterator[int]:
-    """What each limit above this process leaves; limits that cannot be read are not there."""
+def _of_cgroups(root: Path) -> Iterator[tuple[int, int, Path, str]]:
+    """Each limit above this process, what is taken of it, and where the cache in that is counted, under which name.
+
+    Limits that cannot be read are not there.
+    """
     try:
         lines = (root / "proc/self/cgroup").read_text().splitlines()
     except OSError:
@@ -67,7 +77,7 @@ def _of_cgroups(root: Path) -> Iterator[int]:
                 break
             at_most, taken = _number(folder / limit), _number(folder / used)
             if at_most is not None and taken is not None:
-                yield at_most - taken + _counted(folder / "memory.stat", cache)
+                yield at_most, taken, folder / "memory.stat", cache
 
 
 def _number(path: Path) -> int | None:

@@ -4,8 +4,9 @@
 largest of: a floor, and ten times the longest that this phase was seen to take on any rank of the node. The first time
 of a phase on a rank in an attempt has a floor of its own, because the first forward compiles, the first collective
 connects everybody, and the first save allocates. What the user says of steps does not hold for the first one (that is
-``first-step``). Defaults are long, because a healthy job that is ended costs more than a hung one that waits: an
-evaluation that nobody announced is part of `Phase.FORWARD`, and a recompilation is too.
+``first-step``); but once a first step has been seen on this node, ten times that is enough for those of later attempts.
+Defaults are long, because a healthy job that is ended costs more than a hung one that waits: an evaluation that nobody
+announced is part of `Phase.FORWARD`, and a recompilation is too.
 
 **What counts as time.** Only what was looked at. If the looking itself was late (the machine stood still, the launcher
 was stopped or starved), the phase of every rank begins anew; that is given once a phase, and after it each late look
@@ -40,6 +41,8 @@ class Allowance:
 
     first_s: float
     floor_s: float
+    said_first: bool = False
+    "Whether a user said ``first_s``; else it only holds until a first step has been seen on the node."
 
 
 DEFAULTS: Mapping[Phase, Allowance] = {
@@ -71,7 +74,7 @@ def phase_deadlines(text: str) -> dict[Phase, Allowance]:
     said twice, and for what is no time.
 
     >>> phase_deadlines("step=60,first-step=600")[Phase.FORWARD]
-    Allowance(first_s=600.0, floor_s=60.0)
+    Allowance(first_s=600.0, floor_s=60.0, said_first=True)
     """
     said: dict[str, float] = {}
     for item in filter(None, (each.strip() for each in text.split(","))):
@@ -92,9 +95,10 @@ def phase_deadlines(text: str) -> dict[Phase, Allowance]:
         usual = DEFAULTS[phase]
         if phase in found:
             seconds = found[phase].floor_s
-            found[phase] = Allowance(max(usual.first_s, seconds) if first_s is None else first_s, seconds)
+            first = max(usual.first_s, seconds) if first_s is None else first_s
+            found[phase] = Allowance(first, seconds, first_s is not None)
         elif first_s is not None:
-            found[phase] = Allowance(first_s, usual.floor_s)
+            found[phase] = Allowance(first_s, usual.floor_s, True)
     return found
 
 
@@ -134,6 +138,7 @@ class Lateness:
         self._overrides = dict(overrides or {})
         self._late_look_ns = int(max(LATE_LOOK_S, 3 * look_s) * _SECOND)
         self._longest_ns: dict[Phase, int] = {}
+        self._longest_first_ns: dict[Phase, int] = {}  # of steps
         self._seen: dict[int, _Seen] = {}
         self._looked_ns: int | None = None
         self._busy = False
@@ -207,9 +212,9 @@ class Lateness:
         if after is not None and took_ns > seen.counted_ns + self._late_look_ns:
             took_ns = seen.counted_ns  # part of it was not looked at
         phase = seen.at.phase
-        if phase in _WAITING and self._first(seen):
-            return  # a compilation says nothing of the steps after it
-        self._longest_ns[phase] = max(took_ns, self._longest_ns.get(phase, 0))
+        of_first = phase in _WAITING and self._first(seen)  # a compilation says nothing of the steps after it
+        longest = self._longest_first_ns if of_first else self._longest_ns
+        longest[phase] = max(took_ns, longest.get(phase, 0))
 
     def _may_wait(self, seen: _Seen, stopped: Collection[int]) -> bool:
         at = seen.at
@@ -226,6 +231,9 @@ class Lateness:
         allowance = self._overrides.get(at.phase)
         first = self._first(seen)
         if allowance is not None:
+            before_ns = self._longest_first_ns.get(at.phase)
+            if first and before_ns is not None and not allowance.said_first:
+                return max(int(allowance.floor_s * _SECOND), int(_FACTOR * before_ns))
             return int((allowance.first_s if first else allowance.floor_s) * _SECOND)
         usual = DEFAULTS[at.phase]
         floor_ns = int((usual.first_s if first else usual.floor_s) * _SECOND)

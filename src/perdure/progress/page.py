@@ -9,7 +9,7 @@ Times are CLOCK_MONOTONIC in nanoseconds, which all processes of a Linux machine
 
     words 0 .. 63        magic, format, local ranks, words a record, proposed, firm, zeros
     words 64 + 16 i ..   record of local rank i: pid, rank, step, phase, phase_since, deadline, beat, term,
-                         expendable, zeros
+                         expendable, began, zeros
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FORMAT = 0
 _HEADER_WORDS = 64
 _RECORD_WORDS = 16
 _PROPOSED, _FIRM = 4, 5
-_PID, _RANK, _STEP, _PHASE, _SINCE, _DEADLINE, _BEAT, _TERM, _EXPENDABLE = range(9)
+_PID, _RANK, _STEP, _PHASE, _SINCE, _DEADLINE, _BEAT, _TERM, _EXPENDABLE, _BEGAN = range(10)
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 
 
@@ -68,6 +68,7 @@ class Snapshot:
     deadline_ns: int
     beat: int
     term: bool
+    began: int = 0
 
     def overdue(self, now_ns: int) -> bool:
         """Whether the phase has run past its deadline."""
@@ -88,7 +89,7 @@ class Record:
         """Say that this process is ``rank``, at ``step``; the phase becomes ``STARTING``."""
         self._words[self._at + _RANK] = rank
         self._words[self._at + _PID] = os.getpid() if pid is None else pid
-        self.expendable = False
+        self.expendable, self.began = False, step
         self.step = step
         self.enter(Phase.STARTING)
 
@@ -148,6 +149,15 @@ class Record:
     def expendable(self, expendable: bool) -> None:
         self._words[self._at + _EXPENDABLE] = expendable
 
+    @property
+    def began(self) -> int:
+        """The step that this attempt of it goes on from; 0 if it told none."""
+        return int(self._words[self._at + _BEGAN])
+
+    @began.setter
+    def began(self, step: int) -> None:
+        self._words[self._at + _BEGAN] = step
+
     def ask_to_stop(self) -> None:
         """Set ``term``: one store, fit for a signal handler."""
         self._words[self._at + _TERM] = 1
@@ -191,6 +201,7 @@ class Record:
             deadline_ns=self.deadline_ns,
             beat=self.beat,
             term=self.term,
+            began=self.began,
         )
 
 

@@ -167,7 +167,7 @@ class Asker:
         view = self._kept_view[1]
         if view.job.state.final:
             return Seen(view, live=False, note=f"the job is over: {view.job.state.value}")
-        return Seen(view, live=False, note=f"{why}; this is what its journal has")
+        return Seen(view, live=False, note=f"{why}; this is what its journal has. Start it again to go on")
 
     def _ended(self) -> State | None:
         """How the job ended, if it is known here to be over."""

@@ -99,6 +99,8 @@ class Attempt:
         "What ranks had restored, as far as was seen."
         self.killed = False
         "Whether everything was told to end."
+        self.left_early: list[Death] = []
+        "Ranks that exited with code 0 before any failed, and had not said that they had finished."
         self._late: list[tuple[bool, LateRank]] = []
         self._late_s: float | None = None
 
@@ -123,9 +125,12 @@ class Attempt:
             return None
         member.ended[event.local_rank] = event
         ours = ending is not None and (event.signal in _OURS or (ending.why != "failed" and event.code in _POLITE))
+        rank, excused = member.base + event.local_rank, excuse(event)
+        if event.code == 0 and not event.finished and not self.deaths:
+            node = member.name if self._name_nodes else ""
+            self.left_early.append(Death(rank, 0, node=node, step=event.step))
         if event.code == 0 or ours:
             return None
-        rank, excused = member.base + event.local_rank, excuse(event)
         if excused is None:
             node = member.name if self._name_nodes else ""
             death = Death(rank, event.code, event.signal, event.tail, node=node, step=event.step)

@@ -1,6 +1,6 @@
 """What the driver says of the GPUs: errors, memory to be repaired, slowed clocks, and who holds their memory.
 
-Through NVML (`pynvml` of the package nvidia-ml-py), so no context is made and nothing is disturbed. What a GPU or a
+Through NVML, so no context is made and nothing is disturbed. What a GPU or a
 driver does not support is left out. Past Xid errors are only in the kernel's log; those that happen while it is looked
 at come from NVML. Which ones mean that the hardware must not be used on is NVIDIA's own catalogue of Xid errors.
 """
@@ -11,11 +11,11 @@ import errno
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
-from typing import Any
 
+from perdure.errors import NeedsPerson
+from perdure.process.nvml import Device, Nvml
 from perdure.supervisor.checks import Context, Result
 
 __all__ = ["Gpu", "gpu", "gpu_memory", "kernel_log", "verdict", "xids_in"]
@@ -36,7 +36,6 @@ _THERMAL, _POWER_BRAKE, _SLOWDOWN, _SW_THERMAL = 0x40, 0x80, 0x08, 0x20
 _REASONS = {_SLOWDOWN: "hardware slowdown", _THERMAL: "heat", _POWER_BRAKE: "power brake", _SW_THERMAL: "warmth"}
 _XID_LINE = re.compile(r"NVRM: Xid \(PCI:([0-9a-fA-F:.]+)\): (\d+)")
 _WAIT_MS = 100
-_EVENTS = 64
 _OTHERS_BYTES = 1 << 30
 
 
@@ -197,106 +196,40 @@ def _slowed_by(one: Gpu) -> str:
     return ", ".join(name for bit, name in _REASONS.items() if one.slowed & bit)
 
 
-@contextmanager
-def _opened() -> Iterator[Any]:
-    import pynvml
-
-    pynvml.nvmlInit()
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
-
-
 def _read(*, events: bool) -> tuple[list[Gpu] | None, str]:
     """All GPUs; or None and why there are none."""
     try:
-        import pynvml
-    except ImportError:
-        if not os.path.exists("/proc/driver/nvidia"):
+        nvml = Nvml.open()
+        if nvml is None:
             return None, "no NVIDIA driver is loaded"
-        return None, "the package nvidia-ml-py is not installed (pip install 'perdure[metrics]')"
-    try:
-        with _opened() as nvml:
-            handles = {
-                index: _call(nvml, nvml.nvmlDeviceGetHandleByIndex, index) for index in range(nvml.nvmlDeviceGetCount())
-            }
-            gpus = [_one(nvml, index, handle, lost) for index, (handle, lost) in handles.items()]
-            if events:
-                _watch(nvml, {index: handle for index, (handle, _) in handles.items() if handle is not None}, gpus)
+        with nvml:
+            devices = nvml.devices()
+            gpus = [_one(device) for device in devices]
+            for index, xid in nvml.xids(devices, wait_ms=_WAIT_MS) if events else ():
+                gpus[index].xids.append(xid)
             return gpus, ""
-    except pynvml.NVMLError as error:
-        if error.value in (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED):
-            return None, "no NVIDIA driver is loaded"
-        return None, f"the driver does not answer: {error}"
+    except NeedsPerson as error:
+        return None, f"the driver does not answer: {error.why}"
 
 
-def _call(nvml: Any, function: Callable[..., Any], *arguments: Any) -> tuple[Any, str]:
-    """The answer and nothing, or None and why; None and nothing for what is not supported."""
-    try:
-        return function(*arguments), ""
-    except nvml.NVMLError as error:
-        if error.value in (
-            nvml.NVML_ERROR_NOT_SUPPORTED,
-            nvml.NVML_ERROR_FUNCTION_NOT_FOUND,
-            nvml.NVML_ERROR_NO_PERMISSION,
-        ):
-            return None, ""
-        if error.value == nvml.NVML_ERROR_GPU_IS_LOST:
-            return None, "it has fallen off the bus"
-        return None, f"the driver fails on it: {error}"
-
-
-def _one(nvml: Any, index: int, handle: Any, lost: str) -> Gpu:
-    one = Gpu(index, lost=lost or ("" if handle is not None else "the driver gives no access to it"))
-    if handle is None:
-        return one
-
-    def ask(name: str, *arguments: Any) -> Any:
-        answer, failed = _call(nvml, getattr(nvml, name), handle, *arguments)
-        one.lost = one.lost or failed
-        return answer
-
-    one.name = _text(ask("nvmlDeviceGetName"))
-    pci = ask("nvmlDeviceGetPciInfo")
-    one.bus = _text(pci.busId) if pci is not None else ""
-    one.ecc_uncorrected = ask(
-        "nvmlDeviceGetTotalEccErrors", nvml.NVML_MEMORY_ERROR_TYPE_UNCORRECTED, nvml.NVML_VOLATILE_ECC
+def _one(device: Device) -> Gpu:
+    remapped, memory = device.remapped(), device.memory()
+    one = Gpu(
+        device.index,
+        name=device.name(),
+        bus=device.bus(),
+        ecc_uncorrected=device.ecc_uncorrected(),
+        remap_pending=remapped[0] if remapped else None,
+        remap_failed=remapped[1] if remapped else None,
+        slowed=device.slowed(),
+        clock_mhz=device.sm_clock_mhz(),
+        max_clock_mhz=device.max_sm_clock_mhz(),
+        free_bytes=memory[1] - memory[0] if memory else None,
+        used_bytes=memory[0] if memory else None,
+        holders={holder.pid: holder.used_bytes for holder in device.holders()},
     )
-    rows = ask("nvmlDeviceGetRemappedRows")
-    if rows is not None:
-        _, _, pending, failure = rows
-        one.remap_pending, one.remap_failed = bool(pending), bool(failure)
-    one.slowed = int(ask("nvmlDeviceGetCurrentClocksThrottleReasons") or 0)
-    one.clock_mhz = ask("nvmlDeviceGetClockInfo", nvml.NVML_CLOCK_SM)
-    one.max_clock_mhz = ask("nvmlDeviceGetMaxClockInfo", nvml.NVML_CLOCK_SM)
-    memory = ask("nvmlDeviceGetMemoryInfo")
-    if memory is not None:
-        one.free_bytes, one.used_bytes = int(memory.free), int(memory.used)
-    for process in ask("nvmlDeviceGetComputeRunningProcesses") or ():
-        one.holders[int(process.pid)] = process.usedGpuMemory
+    one.lost = device.failed
     return one
-
-
-def _watch(nvml: Any, handles: dict[int, Any], gpus: list[Gpu]) -> None:
-    """Add the Xid errors that happen now."""
-    watched, _ = _call(nvml, nvml.nvmlEventSetCreate)
-    if watched is None:
-        return
-    try:
-        registered = [
-            _call(nvml, nvml.nvmlDeviceRegisterEvents, handle, nvml.nvmlEventTypeXidCriticalError, watched)[1] == ""
-            for handle in handles.values()
-        ]
-        for _ in range(_EVENTS if any(registered) else 0):
-            event, _failed = _call(nvml, nvml.nvmlEventSetWait_v2, watched, _WAIT_MS)
-            if event is None:  # nothing happened
-                break
-            index, _failed = _call(nvml, nvml.nvmlDeviceGetIndex, event.device)
-            if index in handles:
-                gpus[index].xids.append(int(event.eventData))
-    finally:
-        nvml.nvmlEventSetFree(watched)
 
 
 def _same_bus(one: str, other: str) -> bool:
@@ -325,10 +258,6 @@ def _none(check: str, why: str, expected: int | None) -> Result:
     return Result(
         check=check, word="note", says=f"GPUs cannot be looked at: {why}", do="see to it, or use another node"
     )
-
-
-def _text(value: Any) -> str:
-    return value.decode(errors="replace") if isinstance(value, bytes) else str(value or "")
 
 
 def _named(pids: list[int]) -> str:

@@ -81,7 +81,10 @@ class Controller:
         self._written: Job | None = None
         self._written_s = clock.monotonic()
         self._steps_only = False  # of what was written last
-        self._moved_in = self._stepped_in = -1  # the last attempt with a new step, and with any
+        told = journal.facts(job.run) if again else ()
+        began = [msgspec.json.decode(each.fields)["attempt"] for each in told if each.kind == "steps-began"]
+        self._moved_in = -1  # the last attempt with a new step,
+        self._stepped_in = job.attempt if job.attempt in began else -1  # and with any
         self._listener = listen_node(listen[0], port=listen[1])
         self._peers: list[Peer] = []
         self._greeted: queue.SimpleQueue[tuple[NodeLink, m.Hello]] = queue.SimpleQueue()

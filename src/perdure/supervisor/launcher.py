@@ -363,7 +363,7 @@ class Launcher:
         if welcome is not None and lost_s >= welcome.orphan_s:
             self._end_ranks(f"there was no controller for {welcome.orphan_s:g} s")
             self._exit_code = _NO_CONTROLLER
-        if self._asked and now - self._asked_s >= _STOP_ALONE_S:
+        if self._asked and (self._attempt is None or now - self._asked_s >= _STOP_ALONE_S):
             self._end_ranks("there is no controller, and the job was asked to stop")
             self._exit_code = 128 + self._asked[0]
 

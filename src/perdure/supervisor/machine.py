@@ -233,6 +233,8 @@ class Machine:
     def _left(self, name: str, how: str, heard_s: float) -> None:
         self._here.pop(name, None)
         member = self._attempt.member(name)
+        if member is None and not self.job.state.final:
+            self._say(Notice(text=f"node {name}, which had no ranks, is gone"))
         if member is not None:
             relink_s = self.spec.waits.relink_s if how == "closed" else 0.0
             member.gone(heard_s, relink_until_s=self._now + relink_s)
@@ -266,6 +268,9 @@ class Machine:
         if not self.job.asked:
             self._set(asked=number)
             self._asked_s = self._now
+            who = f" by {by}" if by else ""
+            if not self.job.state.final:
+                self._say(Notice(text=f"asked to stop{who}: ranks save and end; asked once more, they are killed"))
         elif self._now - self._asked_s > _SAME_REQUEST_S:
             self._kill_now = True
 
@@ -408,6 +413,7 @@ class Machine:
         return judge(
             Evidence(
                 deaths=tuple(self._attempt.deaths),
+                left=tuple(self._attempt.left_early),
                 lost=self._attempt.lost(),
                 late=self._attempt.late(),
                 bad=tuple(bad.items()),

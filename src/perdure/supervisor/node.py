@@ -99,8 +99,8 @@ class NodeAttempt:
 
     @property
     def step(self) -> int:
-        """What the furthest rank of the node has completed."""
-        return max((snapshot.step for snapshot in self._last), default=0)
+        """What the furthest rank of the node has completed; 0 if none has since the attempt began."""
+        return max((snapshot.step for snapshot in self._last if snapshot.step > snapshot.began), default=0)
 
     @property
     def snapshots(self) -> tuple[Snapshot, ...]:

@@ -34,6 +34,7 @@ from __future__ import annotations
 
 import enum
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perdure.events.facts import how_it_ended
@@ -80,6 +81,8 @@ class Evidence:
 
     deaths: tuple[Death, ...] = ()
     "ranks that ended badly by themselves, in the order in which it was noticed; not those that the launcher ended"
+    left: tuple[Death, ...] = ()
+    "ranks that exited with code 0 before the first of them, and had not said that they had finished"
     lost: tuple[str, ...] = ()
     "nodes that are gone"
     late: tuple[LateRank, ...] = ()
@@ -183,10 +186,20 @@ def judge(evidence: Evidence, past: Past, *, allow_skip: bool) -> Verdict:
     if evidence.late:
         return _of_hang(evidence, cause, past)
     if cause is not None:
-        text = f"{_who(cause)} lost the connection to a rank that says nothing itself{_said(cause)}"
+        whom = _left(evidence.left) or "a rank that says nothing itself"
+        text = f"{_who(cause)} lost the connection to {whom}{_said(cause)}"
         suspects = tuple(dict.fromkeys(death.node for death in deaths if death.node))
         return replace(_verdict(Kind.NETWORK, Act.RESTART, text, cause=cause), suspects=suspects)
     return _verdict(Kind.UNKNOWN, Act.RESTART, "the attempt ended and nothing says why")
+
+
+def _left(left: Sequence[Death]) -> str:
+    """Who has gone with exit code 0 while others went on."""
+    if not left:
+        return ""
+    step = "" if left[0].step is None else f" after step {left[0].step}"
+    more = "" if len(left) == 1 else f" (and {len(left) - 1} more)"
+    return f"{_who(left[0])}, which had exited with code 0{step}{more}"
 
 
 def _of_death(death: Death, reading: Reading, past: Past, *, allow_skip: bool, alone: bool) -> Verdict:

@@ -40,7 +40,7 @@ CONDITIONS = frozenset({
 _REFINE = frozenset({"in-loading", "in-io", "in-debugger", "in-kernel", "gave-up"})
 """Kinds that say more of an incident, but make none."""
 _LOOSE, _LOOSE_S = "oom-kill", 4.0
-_DEATHS = frozenset({"killed", "crashed", "raised", "zombie", "ended-together", "died-before", "left-early"})
+_DEATHS = frozenset({"killed", "crashed", "raised", "ended-together", "died-before", "left-early"})
 _LATER_DEATHS = frozenset({"died-before", "left-early", "crashed"})
 """What may still come to light in the looks right after a first death."""
 _SETTLE_S = 2.6

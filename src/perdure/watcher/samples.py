@@ -40,7 +40,7 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
     "Completed optimizer steps."
     phase: str = ""
-    "A name of `perdure.progress.Phase` in lower case; empty if the rank tells none."
+    "A name of `perdure.progress.Phase` in lower case, or loading; empty if the rank tells none."
     phase_s: float = 0.0
     phase_allowed_s: float | None = None
     "How long the rank itself gave its phase, if it did."
@@ -55,6 +55,8 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[GroupState, ...] = ()
     loss: float | None = None
     loss_step: int | None = None
+    loss_bad_step: int | None = None
+    "The step since which no loss was finite; None if the last was."
     local_norm: float | None = None
     "Norm of the gradient before it was reduced with that of others,"
     global_norm: float | None = None
@@ -62,14 +64,17 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     local_finite: bool | None = None
     global_finite: bool | None = None
     local_bad_step: int | None = None
-    """The step since which its own gradient has not been finite, or beyond its usual norm by orders of magnitude; None
-    while it is neither. Looks are rarer than steps, so the rank keeps it."""
+    "The step since which the gradient was not finite before it was reduced: smallest on the rank where it began;"
+    global_bad_step: int | None = None
+    "and the same after."
+    local_every: int | None = None
+    "Steps from one look at the whole gradient before it is reduced to the next; a look in between is at a part."
     checksum: str = ""
     "Of the parameters after step ``checksum_step``; equal on the ranks of ``replicas`` if nothing went wrong."
     checksum_step: int | None = None
     replicas: str = ""
     state: str = ""
-    "Of its process in /proc: R, S, D, T, Z; empty if it was not looked at."
+    "Of its process in /proc: R, S, D, T, Z; X if it is gone, empty if it was not looked at."
     wchan: str = ""
     "Where in the kernel its main thread sleeps."
     cpu_s: float | None = None
@@ -78,6 +83,10 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     exit_signal: int | None = None
     finished: bool = False
     "Whether it had said that its work was done."
+    kernel_hang: bool | None = None
+    "Whether a timer of kernels (xpu_timer) says that one of its GPU does not end."
+    kernel_s: float | None = None
+    "Mean time of its matrix kernels, as that timer has it."
 
     @property
     def ended(self) -> bool:
@@ -113,6 +122,10 @@ class DiskState(msgspec.Struct, frozen=True, kw_only=True):
     free_bytes: int
     free_inodes: int | None = None
     read_only: bool = False
+    remote: bool = False
+    "Whether it is on another machine."
+    silent_s: float = 0.0
+    "For how long it has not answered; the rest is what it said last."
 
 
 class GpuState(msgspec.Struct, frozen=True, kw_only=True):
@@ -138,6 +151,10 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     nvlinks_down: int | None = None
     foreign_pids: tuple[int, ...] = ()
     "Processes on it that are not of this job."
+    bus: str = ""
+    "Its PCI address."
+    lost: str = ""
+    "Why it cannot be asked, though it was there."
 
 
 class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
@@ -158,3 +175,9 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     "Network interfaces that were up and are not any more."
     foreign_cpu: tuple[tuple[str, float], ...] = ()
     "Processes that are not of this job, by the share of one processor that they take, the busiest first."
+    cpu_idle: float | None = None
+    "Share of the processors' time since the sample before that was idle, 0 to 1."
+    cpu_wait: float | None = None
+    "Share of that time in which the main thread of a rank waited for a processor; of the rank where it is most."
+    gpu_problem: str = ""
+    "Why the driver of the GPUs tells nothing, though there is one."

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.utils.data import DataLoader
 
+from perdure.adapters.torch import probe
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.flat_slices import flat_slices
 from perdure.adapters.torch.loader import is_resumable, make_resumable
@@ -145,5 +146,6 @@ def attach(
         remote_every=remote_every,
     )
     run = Run(ckpt, tree, rhythm=rhythm, rng=rng)
+    probe.follow(run, model.module if isinstance(model, View) else model, record=lambda: run._record)
     run.begin(model.module if isinstance(model, View) else model, optimizers, loader, step=step, where=str(to))
     return run

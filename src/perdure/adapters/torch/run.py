@@ -159,7 +159,7 @@ class Run:
         self._model = model
         self._version = self._model_version()
         if self._record is not None:
-            self._record.step = self.step
+            self._record.step = self._record.began = self.step
         model.register_forward_pre_hook(_Hook(self._before_forward), prepend=True)
         for i, each in enumerate(optimizers):
             each.register_step_pre_hook(self._before_step)

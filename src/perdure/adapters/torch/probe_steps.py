@@ -1,0 +1,288 @@
+"""Steps, waits and losses of a training loop, in hooks that torch calls on the main thread.
+
+* A **step** ends where an optimizer's ``step`` returns (torch's global hook; an optimizer inside another counts once,
+  of several optimizers the one with the most steps).
+* A **wait** is time that the main thread spends in ``Work.wait`` (every collective of torch.distributed that blocks
+  ends there: FSDP2's as well), in ``wait_tensor`` (functional collectives, DTensor), in the broadcast of DDP's buffers,
+  and between DDP's last local gradient and the end of the backward, where its reducer waits in C++. The methods are
+  patched where they are defined, so it does not matter under which names a program has imported functions that call
+  them. The rest of a step is the rank's **own work**, data loading included.
+* The **loss** is the scalar that the first ``backward`` of a step is called on (before a `GradScaler` scales it).
+
+On a CUDA device a collective blocks no thread of the host, so waits do not show there, but in frames and numbers.
+
+A compiler that traces through a patched function sees the original: the patches ask ``is_compiling`` first.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+import threading
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.distributed as dist
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from perdure.adapters.torch.hooks import never_compiled
+from perdure.adapters.torch.probe_gradients import Gradients
+from perdure.adapters.torch.probe_later import Later
+from perdure.adapters.torch.probe_recorder import best
+from perdure.adapters.torch.probe_replicas import Replicas
+
+if TYPE_CHECKING:
+    from perdure.adapters.torch.probe import Probe
+
+__all__ = ["Steps", "hook_torch"]
+
+_now = time.monotonic_ns
+_thread = threading.get_ident
+_compiling = torch.compiler.is_compiling
+
+
+class Steps:
+    """What the hooks have seen. All of it belongs to the main thread; the probe's thread reads single words."""
+
+    def __init__(self, probe: Probe) -> None:
+        self.off = False
+        self.main = probe.main
+        self.step = 0
+        self.ended_ns = 0
+        self.trained = False
+        "Set by each backward; whoever reads it sets it back."
+        self.waiting = False
+        self.wait_ns = 0
+        self.run: Any = None
+        self.later = Later()
+        self.gradients = Gradients(probe.file, self.later, self.begin_wait)
+        self.replicas = Replicas(probe.file, every=probe.checksum_steps)
+        self._file = probe.file
+        self._trouble = probe.trouble
+        self._counts: dict[int, int] = {}
+        self._inside: list[int] = []
+        self._backwards = 0
+        self._unscaled: torch.Tensor | None = None
+        self._has_loss = False
+        self._bad_loss = -1
+        self._sums = [0, 0, 0, 0]
+        self._undo: list[Callable[[], None]] = []
+
+    def patch(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
+        """Put what ``make`` makes of ``owner.name`` in its place, if it has one."""
+        before = getattr(owner, name, None)
+        if before is not None:
+            setattr(owner, name, functools.wraps(before)(make(before)))
+            self._undo.append(lambda: setattr(owner, name, before))
+
+    def hook(self, handle: Any) -> None:
+        """Remember a hook that was set."""
+        self._undo.append(handle.remove)
+
+    def unhook(self) -> None:
+        """Take all hooks and patches back, but those of a fallback; whoever patched after us must have left."""
+        self.off = True
+        self._file.wait(0)
+        while self._undo:
+            self._undo.pop()()
+        self.gradients.unhook()
+
+    def begin_wait(self) -> None:
+        """Say that the main thread waits from now on."""
+        self._file.wait(_now())
+
+    def fail(self) -> None:
+        """Something in a hook went wrong: say it, and leave the program alone from now on."""
+        self.off = True
+        self._file.wait(0)
+        self._trouble("hooks")
+
+    # --- losses and backwards ----------------------------------------------------------------------------------------
+
+    def before_backward(self, tensors: Any) -> None:
+        """A backward begins; one inside another is part of it."""
+        self._backwards += 1
+        if self._backwards > 1:
+            return
+        self.trained = True
+        self._inside.clear()  # of a step that has failed; one with a closure is then the outermost when it ends
+        if not self._has_loss:
+            loss, self._unscaled = self._unscaled, None
+            if loss is None:
+                loss = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
+            if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_complex():
+                self._has_loss = True
+                self.later.give(loss.detach(), functools.partial(self._tell_loss, self.next_step))
+        self.gradients.before_backward(self.next_step, self.wait_ns)
+
+    def after_backward(self) -> None:
+        """A backward is over; the reducer of DDP has waited at its end."""
+        self._backwards -= 1
+        if self._backwards:
+            return
+        last_ns, waited_ns = self.gradients.after_backward()
+        if last_ns:
+            self._file.wait(0)
+            self.wait_ns += max(0, _now() - last_ns - (self.wait_ns - waited_ns))
+
+    def scaled(self, loss: Any) -> None:
+        """What a `GradScaler` is about to scale is the loss."""
+        if type(loss) is torch.Tensor:
+            self._unscaled = loss
+
+    def _tell_loss(self, step: int, loss: float) -> None:
+        if math.isfinite(loss):
+            self._bad_loss = -1
+        elif self._bad_loss < 0:
+            self._bad_loss = step
+        self._file.loss(step, loss, self._bad_loss)
+
+    # --- steps -------------------------------------------------------------------------------------------------------
+
+    @property
+    def next_step(self) -> int:
+        """The step that is under way."""
+        return (self.step if self.run is None else int(self.run.step)) + 1
+
+    def before_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer begins a step, maybe inside another's, or inside its own (a subclass that calls ``super``)."""
+        self._inside.append(id(optimizer))
+        if len(self._inside) == 1:
+            self.gradients.before_step(optimizer, self.next_step)
+
+    def after_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """An optimizer has done a step."""
+        if self._inside:
+            self._inside.pop()
+        if self._inside:
+            return
+        count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
+        if count <= max((n for each, n in self._counts.items() if each != id(optimizer)), default=0):
+            return
+        now = _now()
+        step = self.step = self.step + 1 if self.run is None else int(self.run.step)
+        times = (0, 0, 0)
+        if self.ended_ns:
+            took = now - self.ended_ns
+            waited = min(self.wait_ns, took)
+            times = (took, took - waited, waited)
+            sums = self._sums
+            sums[0] += 1
+            sums[1] += took
+            sums[2] += took - waited
+            sums[3] += waited
+            self.gradients.step_ns = took
+        self._file.step(step, times, self._sums)
+        self.ended_ns = now
+        self.wait_ns = 0
+        self._has_loss = False
+        self.replicas.after_step(step, self.gradients.replicated)
+
+
+def hook_torch(probe: Probe) -> None:
+    """Set all hooks of ``probe``."""
+    steps = Steps(probe)
+    probe.steps = steps
+    probe.later = steps.later.collect
+    _hook_optimizers(steps)
+    steps.patch(torch.autograd, "backward", functools.partial(_backward, steps))
+    steps.patch(torch.amp.GradScaler, "scale", functools.partial(_scale, steps))
+    steps.patch(torch.nn.utils, "clip_grad_norm_", functools.partial(_clip, steps))
+    steps.patch(torch.nn.parallel.DistributedDataParallel, "__init__", functools.partial(_made, steps))
+    if dist.is_available():
+        probe.groups = best(lambda: steps.waiting)
+        steps.patch(dist.Work, "wait", functools.partial(_wait, steps))
+        steps.patch(dist.ProcessGroup, "monitored_barrier", functools.partial(_wait, steps))
+        steps.patch(dist, "_broadcast_coalesced", functools.partial(_wait, steps))
+        import torch.distributed._functional_collectives as functional
+
+        steps.patch(functional, "wait_tensor", functools.partial(_wait, steps))
+
+
+def _hook_optimizers(steps: Steps) -> None:
+    @never_compiled
+    def before(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not steps.off and _thread() == steps.main:
+            try:
+                steps.before_step(optimizer)
+            except Exception:
+                steps.fail()
+
+    @never_compiled
+    def after(optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        if not steps.off and _thread() == steps.main:
+            try:
+                steps.after_step(optimizer)
+            except Exception:
+                steps.fail()
+
+    steps.hook(register_optimizer_step_pre_hook(before))
+    steps.hook(register_optimizer_step_post_hook(after))
+
+
+def _backward(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def backward(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+        if _compiling() or steps.off or _thread() != steps.main:
+            return before(tensors, *args, **kwargs)
+        try:
+            steps.before_backward(tensors)
+        except Exception:
+            steps.fail()
+        try:
+            return before(tensors, *args, **kwargs)
+        finally:
+            if not steps.off:
+                try:
+                    steps.after_backward()
+                except Exception:
+                    steps.fail()
+
+    return backward
+
+
+def _wait(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def wait(*args: Any, **kwargs: Any) -> Any:
+        if _compiling() or steps.off or steps.waiting or _thread() != steps.main:
+            return before(*args, **kwargs)
+        began = _now()
+        steps.waiting = True
+        steps._file.wait(began)
+        try:
+            return before(*args, **kwargs)
+        finally:
+            if not steps.off:
+                steps._file.wait(0)
+                steps.wait_ns += _now() - began
+            steps.waiting = False
+
+    return wait
+
+
+def _scale(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def scale(scaler: Any, outputs: Any) -> Any:
+        if not (_compiling() or steps.off):
+            steps.scaled(outputs)
+        return before(scaler, outputs)
+
+    return scale
+
+
+def _clip(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def clip_grad_norm_(*args: Any, **kwargs: Any) -> Any:
+        norm = before(*args, **kwargs)
+        if not (_compiling() or steps.off) and type(norm) is torch.Tensor:
+            steps.gradients.clipped = norm.detach()
+        return norm
+
+    return clip_grad_norm_
+
+
+def _made(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def __init__(module: Any, *args: Any, **kwargs: Any) -> None:
+        before(module, *args, **kwargs)
+        if not steps.off:
+            steps.gradients.know(module)
+
+    return __init__

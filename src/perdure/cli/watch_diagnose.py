@@ -1,0 +1,107 @@
+"""``perdure watch diagnose``: from the logs of a failed job, what failed, who must act, and what to do."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from typing import Any
+
+__all__ = ["add_parser", "main"]
+
+_TO_DO = {
+    "restart": "restart on the same nodes",
+    "evict": "replace the node, then restart",
+    "rollback": "go back to an older checkpoint",
+    "stop_user": "stop; the user has to change something",
+    "warn": "nothing now; keep an eye on it",
+}
+_WHO = {
+    "node": "who looks after the machine",
+    "user": "the user",
+    "data": "who looks after the data",
+    "infra": "who looks after the cluster",
+    "transient": "nobody, it passes",
+    "nobody": "nobody",
+}
+_SHOWN = 160
+
+
+def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser(
+        "diagnose",
+        help="from the logs of a failed job: what failed, who must act, what to do",
+        description="Read the logs of a failed job (of its ranks, its nodes' kernels, its scheduler, or stacks of its "
+        "ranks) and say what failed, who must act, what to do, and which lines say so.",
+    )
+    parser.add_argument(
+        "logs", nargs="+", metavar="LOG", help="files, gzip or not, or folders of them; - is what comes in"
+    )
+    parser.add_argument("--json", action="store_true", help="print one JSON object")
+    parser.set_defaults(func=main)
+
+
+def main(args: argparse.Namespace) -> int:
+    """Diagnose, and tell."""
+    from perdure.watcher.logs.diagnose import diagnose, hits_of_stacks
+    from perdure.watcher.logs.reading import Line, log_files, read_log, read_stream
+    from perdure.watcher.stacks import read_stacks
+
+    lines: list[Line] = []
+    hits = []
+    sources = [None, *log_files(each for each in args.logs if each != "-")]
+    for path in sources:
+        if path is None:
+            if "-" not in args.logs:
+                continue
+            read = read_stream(sys.stdin.buffer, file="-", order=len(lines))
+        else:
+            read = read_log(path, order=len(lines))
+        text = "\n".join(line.raw for line in read) if read and read[0].raw.startswith("{") else ""
+        if '"ranks"' in text and '"frames"' in text:
+            hits += hits_of_stacks(read_stacks(text), read[0])
+        else:
+            lines += read
+    said = diagnose(lines, more=hits)
+    if args.json:
+        print(json.dumps(_plain(said)))
+    else:
+        _tell(said)
+    return 0
+
+
+def _plain(said: Any) -> dict[str, Any]:
+    return {
+        "label": said.label and str(said.label),
+        "at_fault": str(said.owner),
+        "action": said.action and str(said.action),
+        "confidence": said.confidence,
+        "evidence": [{"file": line.file, "line_number": line.number, "text": line.raw} for line in said.evidence],
+        "nodes": list(said.nodes),
+        "ranks": list(said.ranks),
+        "why": said.why,
+    }
+
+
+def _tell(said: Any) -> None:
+    from perdure.watcher.labels import CLASSES
+
+    if said.label is None:
+        print(f"nothing failed: {said.why}")
+        return
+    print(f"{said.label}: {CLASSES[said.label].means}")
+    if said.why != CLASSES[said.label].means:
+        print(f"  why       {said.why}")
+    print(
+        f"  at fault  {_WHO[said.owner]} has to act" if said.owner != "transient" else f"  at fault  {_WHO[said.owner]}"
+    )
+    print(f"  to do     {_TO_DO[said.action]}")
+    where = [f"node {', '.join(said.nodes)}"] if said.nodes else []
+    where += [f"rank {', '.join(map(str, said.ranks))}"] if said.ranks else []
+    if where:
+        print(f"  where     {'; '.join(where)}")
+    print(f"  sure      {said.confidence:.0%}")
+    for line in said.evidence:
+        text = line.raw if len(line.raw) <= _SHOWN else f"{line.raw[:_SHOWN]} ..."
+        print(f"  {line.file or 'line'}:{line.number}: {text}")
