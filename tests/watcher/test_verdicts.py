@@ -21,7 +21,7 @@ _MADE = {
 
 def evidence(kind: str, *, rank: int = 2, label: Label | None = None) -> Evidence:
     """Evidence that the table knows under ``kind``."""
-    made = "line" if kind in _MADE else "something-new" if kind == "noted" else kind
+    made = "something_new" if kind == "noted" else "line" if kind in _MADE else kind
     told = label or _MADE.get(kind)
     return Evidence(
         kind=made, at_s=0.0, sentence=f"{kind} found", ranks=(rank,), nodes=("b",), label=told, strength=0.7
