@@ -234,3 +234,15 @@ def test_a_node_of_which_nothing_is_heard_is_suspected_and_after_a_minute_replac
     assert (first.stage, first.nodes, first.label) == (Stage.SUSPICION, ("c",), Label.HOST)
     assert (last.stage, last.nodes, last.action) == (Stage.VERDICT, ("c",), Action.EVICT)
     assert {each.incident for each in told} == {first.incident}
+
+
+def test_a_rank_that_says_it_loads_data_needs_no_stack() -> None:
+    job = Job()
+    told = job.hang(10, phase="loading")
+    assert gists(told) == [("suspicion", "sw.dataloader", "restart", (2,))]
+
+
+def test_ranks_that_are_gone_without_a_word_at_the_end_of_a_job_are_not_acted_on() -> None:
+    job = Job()
+    told = job.live(3, {1: {"state": "X"}}) + job.live(200, state="X", go_on=False)
+    assert all(each.stage is not Stage.VERDICT for each in told)

@@ -8,17 +8,24 @@ import pytest
 
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.labels import CLASSES, Action, Label, Owner
-from perdure.watcher.verdicts import ROWS, STOPS, Names, Row, judge, kind_of, markdown
+from perdure.watcher.verdicts import NOTHING, ROWS, STOPS, Names, Row, judge, kind_of, markdown
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "watcher-verdicts.md"
-_MADE = {"hardware-line": Label.GPU_ECC, "stop-line": Label.GPU_OOM, "line": Label.NVLINK_NONFATAL}
+_MADE = {
+    "hardware-line": Label.GPU_ECC,
+    "stop-line": Label.GPU_OOM,
+    "line": Label.NVLINK_NONFATAL,
+    "noted": Label.THERMAL,
+}
 
 
 def evidence(kind: str, *, rank: int = 2, label: Label | None = None) -> Evidence:
     """Evidence that the table knows under ``kind``."""
-    made = "line" if kind in _MADE else "something-new" if kind == "noted" else kind
+    made = "something_new" if kind == "noted" else "line" if kind in _MADE else kind
     told = label or _MADE.get(kind)
-    return Evidence(kind=made, at_s=0.0, sentence=f"{kind} found", ranks=(rank,), nodes=("b",), label=told)
+    return Evidence(
+        kind=made, at_s=0.0, sentence=f"{kind} found", ranks=(rank,), nodes=("b",), label=told, strength=0.7
+    )
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.name)
@@ -98,7 +105,9 @@ def test_every_row_is_reachable_and_sure_of_itself_as_a_share() -> None:
 def test_what_stops_a_job_is_known() -> None:
     assert {"killed", "behind", "stopped", "nan-source", "hardware-line", "stop-line"} <= STOPS
     assert not {"slow-rank", "clock-jump", "line", "noted", "loss-spike"} & STOPS
-    assert kind_of(evidence("something-else")) == "noted"
+    assert kind_of(evidence("something-else")) == NOTHING
+    assert kind_of(evidence("slow_rank")) == "slow-rank"
+    assert kind_of(evidence("slow_job_over")) == NOTHING
 
 
 def test_the_docs_hold_the_table_as_it_is() -> None:

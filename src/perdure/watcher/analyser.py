@@ -313,6 +313,11 @@ class Analyser:
                         raw=stack.frames[:8],
                     )
                 )  # fmt: skip
+        for rank in sorted(accused - set(self._stacks)):
+            last = self._columns.last[self._columns.row_of[rank]]
+            if last is not None and last.phase == "loading":
+                text = f"rank {rank} says that it loads data"
+                found.append(Evidence(kind=Standing.LOADING.value, at_s=now_s, ranks=(rank,), sentence=text))
         return found
 
     def _of_numbers(self, samples: Sequence[RankSample], now_s: float) -> list[Evidence]:

@@ -25,7 +25,10 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-_PHASES: Mapping[str, int] = {phase.name.lower(): int(phase) for phase in Phase} | {"": int(Phase.FORWARD)}
+_PHASES: Mapping[str, int] = {phase.name.lower(): int(phase) for phase in Phase} | {
+    "": int(Phase.FORWARD),
+    "loading": int(Phase.FORWARD),
+}
 _STATES: Mapping[str, int] = {letter: ord(letter) for letter in "RSDTtZXIWKPx"} | {"": 0}
 _NONE = -1
 _NO_CODE = -(1 << 31)

@@ -22,7 +22,7 @@ import msgspec
 from perdure.errors import CallError
 from perdure.watcher.evidence import Evidence, Stage, Verdict
 from perdure.watcher.labels import Action, Label, Owner
-from perdure.watcher.verdicts import STOPS, Acts, Ruling, judge, kind_of
+from perdure.watcher.verdicts import NOTHING, STOPS, Acts, Ruling, judge, kind_of
 
 __all__ = ["Entry", "Incidents", "Mute", "Past", "Tempered", "temper"]
 
@@ -40,7 +40,7 @@ CONDITIONS = frozenset({
 _REFINE = frozenset({"in-loading", "in-io", "in-debugger", "in-kernel", "gave-up"})
 """Kinds that say more of an incident, but make none."""
 _LOOSE, _LOOSE_S = "oom-kill", 4.0
-_DEATHS = frozenset({"killed", "crashed", "raised", "zombie", "ended-together", "died-before", "left-early"})
+_DEATHS = frozenset({"killed", "crashed", "raised", "ended-together", "died-before", "left-early"})
 _LATER_DEATHS = frozenset({"died-before", "left-early", "crashed"})
 """What may still come to light in the looks right after a first death."""
 _SETTLE_S = 2.6
@@ -259,6 +259,8 @@ class Incidents:
 
     def _take(self, each: Evidence, now_s: float, died_s: float | None) -> None:
         kind = kind_of(each)
+        if kind == NOTHING:
+            return
         key = (kind, each.ranks, each.nodes, str(each.label or ""))
         if kind in STOPS or kind in _REFINE:
             if kind in _DEATHS:

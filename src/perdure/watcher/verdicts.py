@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.labels import CLASSES, Action, Label, Owner
 
-__all__ = ["ROWS", "STOPS", "Acts", "Names", "Row", "Ruling", "judge", "kind_of", "markdown"]
+__all__ = ["NOTHING", "ROWS", "STOPS", "Acts", "Names", "Row", "Ruling", "judge", "kind_of", "markdown"]
 
 
 class Names(enum.StrEnum):
@@ -116,7 +116,7 @@ silent                 | sw.lib_bug            | nobody    | restart   | rank   
 crossed                | sw.desync             | user      | stop_user | nobody | deadline | 70 85 | collectives come in different orders
 raised + line          | *                     | user      | stop_user | rank   | now      | 80 85 | a line says why it failed
 raised                 | sw.user_code          | user      | stop_user | rank   | now      | 85 90 | a program that ends with an error of its own
-zombie                 | transient.unknown     | transient | restart   | rank   | now      | 70 70 | it is gone
+zombie                 | transient.unknown     | transient | restart   | rank   | deadline | 70 70 | it is gone
 many-behind            | transient.unknown     | nobody    | restart   | nobody | deadline | 50 60 | what many share fails: storage, the network, the program
 all-waiting            | sw.lib_bug            | nobody    | restart   | nobody | deadline | 75 85 | below the collective: a library, or hardware that says nothing
 no-progress            | transient.unknown     | nobody    | restart   | rank   | deadline | 50 60 | it does not get on
@@ -186,12 +186,25 @@ _HARDWARE = ("hw.",)
 _ORDER = {kind: number for number, kind in enumerate(kind for row in ROWS for kind in row.kinds)}
 
 
+_SAME = {"loss-not-finite": "loss-nan", "loss-diverged": "divergence", "loss-spike-recovered": "loss-spike"}
+_CERTAIN = 0.8
+NOTHING = "nothing"
+"""Evidence of no kind that the table knows and without a label: it makes no incident by itself."""
+
+
 def kind_of(evidence: Evidence) -> str:
-    """Under which kind the table knows evidence: a line by what its label does, a kind without a row as ``noted``."""
-    known = evidence.kind in _ORDER
-    if evidence.kind != "line":
-        return evidence.kind if known else "noted"
-    if evidence.label is None or CLASSES[evidence.label].action is Action.WARN:
+    """Under which kind the table knows evidence: its own, or by what its label does, where it is certain of one."""
+    kind = evidence.kind.replace("_", "-")
+    kind = _SAME.get(kind, kind)
+    if kind != "line" and kind in _ORDER:
+        return kind
+    if evidence.label is None:
+        return "line" if kind == "line" else NOTHING
+    if kind.endswith("-over"):
+        return NOTHING
+    if kind != "line" and evidence.strength < _CERTAIN:
+        return "noted"
+    if CLASSES[evidence.label].action is Action.WARN:
         return "line"
     return "hardware-line" if evidence.label.startswith(_HARDWARE) else "stop-line"
 
