@@ -13,7 +13,7 @@ from torch import nn
 
 import perdure
 from perdure.adapters.torch.attach import attach
-from perdure.errors import BlobCorrupt, CallError
+from perdure.errors import BlobCorrupt, CallError, StateMismatch
 
 pytestmark = pytest.mark.usefixtures("unhooked")
 
@@ -23,6 +23,7 @@ pytestmark = pytest.mark.usefixtures("unhooked")
     [
         ({"scheduler": 3}, "scheduler is a int, which has no state_dict"),
         ({"extra": [1]}, "extra is a list"),
+        ({"extra": {"f": {"value": lambda: 1}}}, "f.value is a builtins.function"),
         ({"seed": "x"}, "seed is 'x'"),
         ({"to": 3}, "to is a int"),
         ({"model": None}, "model is a NoneType"),
@@ -58,3 +59,14 @@ def test_who_fills_a_model_from_a_damaged_step_is_told_that_it_is_half_written(t
         file.write(bytes(8))
     with pytest.raises(BlobCorrupt, match="may be half written: do not use it"):
         perdure.load_into(str(tmp_path), {"a": torch.zeros(1 << 20), "z": torch.zeros(1 << 20)})
+
+
+def test_another_scheduler_is_not_given_the_state_of_the_saved_one(ram_url: str) -> None:
+    optimizer = torch.optim.SGD(nn.Linear(1, 1).parameters(), lr=0.1)
+    with closing(perdure.Checkpointer(ram_url, agent=False)) as ckpt:
+        ckpt.save(1, {"s": torch.optim.lr_scheduler.StepLR(optimizer, 3)}).committed()
+        with pytest.raises(StateMismatch, match="s is a CosineAnnealingLR here, which keeps T_max, eta_min"):
+            ckpt.restore({"s": torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 9)})
+        same = torch.optim.lr_scheduler.StepLR(optimizer, 5)
+        assert ckpt.restore({"s": same}) == 1
+        assert same.step_size == 3

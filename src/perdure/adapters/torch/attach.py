@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader
 from perdure.adapters.torch import probe
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.flat_slices import flat_slices
+from perdure.adapters.torch.framework import TorchFramework
 from perdure.adapters.torch.loader import is_resumable, make_resumable
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.run import Run
@@ -129,6 +130,8 @@ def attach(
                 f"extra={{{name!r}: {{'value': ...}}}}",
                 key=name,
             )
+        if isinstance(inner, dict):
+            TorchFramework().capture({name: value})  # what cannot be saved is an error now, not at the first save
         tree[name] = value
     if memory_every is not None and not agent:
         raise CallError(f"memory_every={memory_every} needs the node's agent, which agent=False does without")

@@ -15,6 +15,7 @@ from weakref import WeakSet
 
 import torch
 from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LRScheduler
 from torch.utils.data import DataLoader
 
 from perdure.adapters.torch.device_copy import TorchCopier, held_for_saving
@@ -30,7 +31,7 @@ from perdure.errors import CallError, NotSerializable, StateMismatch
 from perdure.state.index import Catalog
 from perdure.state.items import Capture, Held, TensorItem, ValueItem
 from perdure.state.scopes import Among, OnResize, RankLocal
-from perdure.state.values import encode_value
+from perdure.state.values import decode_value, encode_value
 
 __all__ = ["TorchFramework"]
 
@@ -279,6 +280,8 @@ class _Preparation:
             for name, each in value.items():
                 self.add(value, name, inner_key(key, name), each, scope)
         elif is_stateful(value):
+            if isinstance(value, LRScheduler):
+                _check_schedule(key, value, self.catalog)
             place.state(key, value.load_state_dict)
         elif isinstance(value, DataLoader):
             raise _no_loader(key)
@@ -290,6 +293,21 @@ class _Preparation:
                 f"{key} cannot be restored in place: give a dict that holds it, or an object with load_state_dict()",
                 unexpected=[key],
             )
+
+
+def _check_schedule(key: str, scheduler: LRScheduler, catalog: Catalog) -> None:
+    """Another class of scheduler takes the state of any other without a word; what they keep differs, though."""
+    saved = decode_value(catalog.values[key], key=key) if key in catalog.values else None
+    if not isinstance(saved, dict):
+        return
+    live = {name for name in scheduler.state_dict() if not name.startswith("_")}
+    there = {name for name in saved if isinstance(name, str) and not name.startswith("_")}
+    if live - there and there - live:
+        raise StateMismatch(
+            f"{key} is a {type(scheduler).__name__} here, which keeps {', '.join(sorted(live - there))}; that in the "
+            f"checkpoint keeps {', '.join(sorted(there - live))}: use the same scheduler, or restore without it",
+            unexpected=[key],
+        )
 
 
 def _put(of: dict[str, Any], at: str, scope: RankLocal | None, value: Any) -> None:
