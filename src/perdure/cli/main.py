@@ -25,6 +25,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     for command in (demo, run, submit, job, watch, checkpoint, console, agent, controller, doctor_parser):
         command.add_parser(commands)
     words = list(sys.argv[1:] if argv is None else argv)
+    if words[:2] == ["watch", "--"]:
+        words.insert(1, "run")
     args = parser.parse_args(words)
     args.words_given = words
     try:

@@ -114,6 +114,11 @@ class Reading:
         self.strange: tuple[Path, ...] = ()
         self._before: dict[int, Vitals] = {}
 
+    def record(self, rank: int) -> tuple[Path, Vitals] | None:
+        """The file and the last known record of ``rank``, to ask it for its stacks."""
+        vitals = self._before.get(rank)
+        return None if vitals is None else (self.folder / f"rank-{rank}.{vitals.pid}", vitals)
+
     def look(self, *, at_s: float | None = None) -> tuple[RankSample, ...]:
         """One sample a rank, by rank: of several processes of a rank (attempts), the one that lives, or the newest."""
         now = time.monotonic() if at_s is None else at_s

@@ -1,0 +1,91 @@
+"""One node's ranks and the node itself, looked at about once a second and analysed on the spot.
+
+For whoever watches alone (`perdure watch`): no supervisor acts on what is found. Stacks are asked for at one look and
+read at the next, so that a rank which does not answer holds up nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perdure.clock import SYSTEM, Clock
+from perdure.errors import ProtocolError
+from perdure.progress.stacks import ask_for_stacks, main_frames, read_stacks
+from perdure.watcher.analyser import Analyser, Settings
+from perdure.watcher.detecting import OfLoss, OfNodes
+from perdure.watcher.evidence import Verdict
+from perdure.watcher.host import Host
+from perdure.watcher.reading import Reading
+from perdure.watcher.samples import RankSample, Stack
+
+__all__ = ["Watching"]
+
+
+class Watching:
+    """Watches the ranks whose probes write into ``folder``, all on this node, which is called ``node``.
+
+    ``disks`` are folders that the job writes to. `close` ends what runs beside.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        node: str,
+        settings: Settings | None = None,
+        disks: Sequence[str | Path] = (),
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self._node, self._clock = node, clock
+        self._reading = Reading(folder, node=node)
+        self._pids: dict[int, int] = {}
+        self._host = Host(node=node, own=lambda: tuple(self._pids.values()), disks=disks, clock=clock)
+        self._analyser = Analyser({}, settings, detectors=(OfNodes(), OfLoss()))
+        self._attempt = 0
+        self._asked: tuple[int, ...] = ()
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """The ranks that have been seen."""
+        return tuple(sorted(self._pids))
+
+    def look(self) -> list[Verdict]:
+        """Look once; return the incidents that are new or have changed."""
+        now_s = self._clock.monotonic()
+        samples = self._reading.look(at_s=now_s)
+        self._note_restart(samples)
+        stacks = self._answers(now_s)
+        told = self._analyser.feed(samples, [self._host.sample()], stacks=stacks, now_s=now_s)
+        self._asked = tuple(rank for rank in self._analyser.wants_stacks() if self._ask(rank))
+        return told
+
+    def _note_restart(self, samples: Sequence[RankSample]) -> None:
+        pids = {each.rank: each.pid for each in samples}
+        if any(self._pids.get(rank, pid) != pid for rank, pid in pids.items()):
+            self._attempt += 1
+            self._analyser.restarted(self._attempt, {self._node: sorted(pids)})
+            self._asked = ()
+        self._pids = pids
+
+    def _ask(self, rank: int) -> bool:
+        known = self._reading.record(rank)
+        return known is not None and ask_for_stacks(*known)
+
+    def _answers(self, now_s: float) -> list[Stack]:
+        found = []
+        for rank in self._asked:
+            known = self._reading.record(rank)
+            if known is None:
+                continue
+            try:
+                frames = main_frames(read_stacks(*known))
+            except (ProtocolError, OSError):
+                continue  # it is gone, or has written something else there
+            if frames:
+                found.append(Stack(rank=rank, node=self._node, at_s=now_s, frames=frames))
+        return found
+
+    def close(self) -> None:
+        """End what runs beside."""
+        self._host.close()
