@@ -219,8 +219,10 @@ class Machine:
         elif holding.attempt < self.job.attempt:
             member.over = Over(node=name, attempt=self.job.attempt)  # it never started, and is not told to any more
         if member.over is None and self.job.ending is not None:  # an order of the link before may not have arrived
-            killed = self._attempt.killed or self._why() == "done"
-            self._out.append((Kill if killed else Terminate)(name, self.job.attempt))
+            if self._attempt.killed or self._why() == "done":
+                self._out.append(Kill(name, self.job.attempt))
+            else:
+                self._out.append(Terminate(name, self.job.attempt, self._why() == "failed"))
 
     def _enrol(self, node: NodeFacts) -> None:
         roster = self.job.roster
