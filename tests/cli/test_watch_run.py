@@ -78,6 +78,18 @@ def test_a_stopped_rank_is_named_and_cleared_when_it_goes_on(tmp_path: Path) -> 
     assert "state T" in said
 
 
+@pytest.mark.timeout(150)
+def test_a_killed_rank_is_named_not_the_one_that_fell_after_it(tmp_path: Path) -> None:
+    with start(tmp_path, "run", "--json", str(tmp_path / "verdicts")) as process:
+        os.kill(pid_of(1, tmp_path), signal.SIGKILL)
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 1, said
+    (told,) = [json.loads(line) for line in (tmp_path / "verdicts").read_text().splitlines()]
+    assert (told["stage"], told["ranks"], told["action"]) == ("verdict", [1], "restart")
+    assert "rank 1" in said
+    assert "was ended by SIGKILL" in said
+
+
 def test_the_exit_code_is_that_of_the_command_and_what_cannot_be_run_is_said() -> None:
     def run(*words: str) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "perdure", "watch", *words]

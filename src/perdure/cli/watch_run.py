@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import socket
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
@@ -16,6 +18,8 @@ from types import FrameType
 from perdure.errors import CallError
 
 __all__ = ["add_parser", "main"]
+
+_SETTLE_S = 3.0  # after a failure, until it is clear who fell first
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -68,13 +72,14 @@ def main(args: argparse.Namespace) -> int:
         _pass_on(process)
         watching = Watching(folder, node=socket.gethostname(), settings=settings, disks=[Path.cwd()])
         stack.callback(watching.close)
-        over = False
-        while not over:
-            try:
-                process.wait(args.every)
-                over = True
-            except subprocess.TimeoutExpired:
-                pass
+        ended = os.pidfd_open(process.pid)
+        stack.callback(os.close, ended)
+        running, until_s = True, math.inf
+        while time.monotonic() < until_s:
+            watching.wait(args.every, *([ended] if running else []))
+            if running and process.poll() is not None:
+                running = False
+                until_s = time.monotonic() + (_SETTLE_S if process.returncode else 0.0)
             for told in watching.look():
                 print(f"perdure watch: {told.stage.value}: {told.sentence} [{told.incident}]", file=sys.stderr)
                 if verdicts is not None:

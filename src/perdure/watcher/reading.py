@@ -17,16 +17,19 @@ from perdure.watcher.samples import GroupState, RankSample
 
 __all__ = ["ProcessState", "Reading", "process_state", "rank_sample", "read_rank"]
 
+_EXIT_STATUS = 49  # of the fields of /proc/<pid>/stat after the name
 _TICKS = os.sysconf("SC_CLK_TCK")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessState:
-    """A process as the kernel has it. ``state`` is X if it is gone."""
+    """A process as the kernel has it. ``state`` is X if it is gone; one that nobody has reaped tells how it ended."""
 
     state: str
     wchan: str = ""
     cpu_s: float | None = None
+    exit_code: int | None = None
+    exit_signal: int | None = None
 
 
 def process_state(pid: int, ticks: int) -> ProcessState:
@@ -37,8 +40,12 @@ def process_state(pid: int, ticks: int) -> ProcessState:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
         state, cpu_s = fields[0].decode("ascii", "replace"), (int(fields[11]) + int(fields[12])) / _TICKS
+        status = int(fields[_EXIT_STATUS]) if state == "Z" else 0
     except (OSError, IndexError, ValueError):
         return ProcessState("X")
+    if state == "Z":
+        number = status & 0x7F
+        return ProcessState("Z", "", cpu_s, None if number else status >> 8, number or None)
     try:
         with open(f"/proc/{pid}/wchan", encoding="ascii", errors="replace") as file:
             wchan = file.read(64).strip()
@@ -95,6 +102,8 @@ def rank_sample(vitals: Vitals, process: ProcessState, *, node: str, before: Vit
         state=process.state,
         wchan=process.wchan,
         cpu_s=process.cpu_s,
+        exit_code=process.exit_code,
+        exit_signal=process.exit_signal,
         finished=vitals.finished,
     )
 
@@ -113,6 +122,15 @@ class Reading:
         self.node = node
         self.strange: tuple[Path, ...] = ()
         self._before: dict[int, Vitals] = {}
+        self._ended: dict[tuple[int, int], ProcessState] = {}
+
+    def _process(self, vitals: Vitals) -> ProcessState:
+        """As it is; of one that was seen before it was reaped, how it ended."""
+        key = vitals.pid, vitals.start_ticks
+        process = process_state(*key)
+        if process.state == "Z":
+            self._ended[key] = process
+        return self._ended.get(key, process) if process.state == "X" else process
 
     def record(self, rank: int) -> tuple[Path, Vitals] | None:
         """The file and the last known record of ``rank``, to ask it for its stacks."""
@@ -132,7 +150,7 @@ class Reading:
             except (ProtocolError, OSError):
                 strange.append(path)
                 continue
-            process = process_state(vitals.pid, vitals.start_ticks)
+            process = self._process(vitals)
             order = (process.state not in ("X", "Z"), vitals.start_ticks)
             if vitals.rank not in found or found[vitals.rank][0] < order:
                 found[vitals.rank] = order, vitals, process

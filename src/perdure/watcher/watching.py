@@ -6,7 +6,10 @@ read at the next, so that a rank which does not answer holds up nothing.
 
 from __future__ import annotations
 
+import os
+import select
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from perdure.clock import SYSTEM, Clock
@@ -40,6 +43,8 @@ class Watching:
         self._node, self._clock = node, clock
         self._reading = Reading(folder, node=node)
         self._pids: dict[int, int] = {}
+        self._known: set[int] = set()
+        self._pidfds: dict[int, int] = {}
         self._host = Host(node=node, own=lambda: tuple(self._pids.values()), disks=disks, clock=clock)
         self._analyser = Analyser({}, settings, detectors=(OfNodes(), OfLoss()))
         self._attempt = 0
@@ -49,6 +54,18 @@ class Watching:
     def ranks(self) -> tuple[int, ...]:
         """The ranks that have been seen."""
         return tuple(sorted(self._pids))
+
+    def wait(self, seconds: float, *fds: int) -> None:
+        """Wait until it is time for the next look: a rank's end is seen at once, as who fell first was at fault.
+
+        ``fds`` are others that end the waiting once they are readable.
+        """
+        poller = select.poll()
+        for fd in (*fds, *self._pidfds.values()):
+            poller.register(fd, select.POLLIN)
+        for fd, _ in poller.poll(seconds * 1000):
+            for pid in [pid for pid, own in self._pidfds.items() if own == fd]:
+                os.close(self._pidfds.pop(pid))
 
     def look(self) -> list[Verdict]:
         """Look once; return the incidents that are new or have changed."""
@@ -67,6 +84,10 @@ class Watching:
             self._analyser.restarted(self._attempt, {self._node: sorted(pids)})
             self._asked = ()
         self._pids = pids
+        for pid in set(pids.values()) - self._known:
+            self._known.add(pid)
+            with suppress(OSError):  # it is gone already
+                self._pidfds[pid] = os.pidfd_open(pid)
 
     def _ask(self, rank: int) -> bool:
         known = self._reading.record(rank)
@@ -89,3 +110,6 @@ class Watching:
     def close(self) -> None:
         """End what runs beside."""
         self._host.close()
+        for fd in self._pidfds.values():
+            os.close(fd)
+        self._pidfds.clear()
