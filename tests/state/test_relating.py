@@ -186,9 +186,11 @@ def test_momentum_of_plain_descent_is_found() -> None:
     for name in ("w2", "w4", "w6"):
         found = relations[name]
         assert isinstance(found, Update)
-        assert [(term.moment.name, term.square) for term in found.terms] == [(f"{name}.momentum_buffer", None)]
+        # of this step, and where that fits better of the step before, too
+        assert {(term.moment.name, term.square) for term in found.terms} == {(f"{name}.momentum_buffer", None)}
     sizes = sizes_of_round_trip(now, base, relations)
-    assert sizes["w2"] < 0.1 * now["w2"].data.size
+    for name in ("w2", "w4", "w6"):
+        assert sizes[name] < 0.1 * now[name].data.size
 
 
 @pytest.mark.parametrize(

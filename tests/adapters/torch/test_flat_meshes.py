@@ -33,10 +33,9 @@ from .trips import bits
 
 
 class Scale(nn.Module):
-    """A weight and a bias an element, of which a product is rounded before it is added wherever they lie in memory.
+    """A weight and a bias an element, with gradients that are the same however many threads a process has.
 
-    Not so in torch's LayerNorm: on some processors its gradient differs in the last bit between a view into FSDP1's
-    flat parameter and a tensor of its own.
+    Not so those of torch's LayerNorm, which adds its parts in another order then.
     """
 
     def __init__(self, size: int) -> None:

@@ -71,6 +71,7 @@ class Probe:
         self._since_ns = time.monotonic_ns()
         self._evaluates = False
         self._troubles: set[str] = set()
+        self._ticking = threading.Lock()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._beat_on, name="perdure-probe", daemon=True)
 
@@ -105,7 +106,11 @@ class Probe:
         self.off = True
 
     def tick(self) -> None:
-        """Write what is to be written each second."""
+        """Write what is to be written each second. From whichever thread: what was seen first is written first."""
+        with self._ticking:
+            self._write()
+
+    def _write(self) -> None:
         self._beat += 1
         doing: frozenset[Doing] | None = None
         try:
