@@ -38,6 +38,7 @@ def watched(folder: str, work: Callable[[probe.Probe], Any], **told: Any) -> Cal
         mine = probe.start(ProbeTold(folder=folder, rank=dist.get_rank(), world=dist.get_world_size(), **told))
         assert mine is not None
         result = work(mine)
+        time.sleep(0.3)  # the recorder counts on threads of its own, a moment after a collective has returned
         mine.tick()
         read = Vitals.read(mine.file.path)
         troubles = [path.read_text() for path in Path(folder).glob("trouble-*")]
