@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -178,6 +180,16 @@ def test_replicas_agree_until_one_differs(folder: str) -> None:
 
 
 def test_groups_have_the_names_that_all_members_know(folder: str) -> None:
+    """In a process of its own: the recorder numbers on from groups of tests before this one, in forked ranks too."""
+    if "OWN_PROCESS" not in os.environ:
+        itself = f"{__file__}::{test_groups_have_the_names_that_all_members_know.__name__}"
+        words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", itself]
+        env = os.environ | {"OWN_PROCESS": "1"}
+        alone = subprocess.run(words, env=env, capture_output=True, text=True, timeout=100)
+        assert alone.returncode == 0, alone.stdout
+        assert "1 passed" in alone.stdout
+        return
+
     def work(mine: probe.Probe) -> None:
         groups = [dist.new_group([1, 2]), dist.new_group([0, 2]), dist.new_group([0, 1, 2])]
         for times, group in enumerate(groups, start=1):
