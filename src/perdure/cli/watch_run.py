@@ -47,7 +47,8 @@ def main(args: argparse.Namespace) -> int:
     from perdure.progress import phase_deadlines
     from perdure.progress.probing import probe_env
     from perdure.watcher.analyser import Settings
-    from perdure.watcher.watching import Watching
+    from perdure.watcher.job_watch import JobWatch
+    from perdure.watcher.node_watch import NodeWatch
 
     command = args.command[1:] if args.command[:1] == ["--"] else args.command
     if not command:
@@ -70,21 +71,23 @@ def main(args: argparse.Namespace) -> int:
         except OSError as error:
             raise CallError(f"cannot start {command[0]}: {error.strerror}", command=command) from error
         _pass_on(process)
-        watching = Watching(folder, node=socket.gethostname(), settings=settings, disks=[Path.cwd()])
-        stack.callback(watching.close)
+        node = NodeWatch(folder, node=socket.gethostname(), disks=[Path.cwd()])
+        stack.callback(node.close)
+        job = JobWatch(settings)
         ended = os.pidfd_open(process.pid)
         stack.callback(os.close, ended)
         running, until_s = True, math.inf
         while time.monotonic() < until_s:
-            watching.wait(args.every, *([ended] if running else []))
+            node.wait(args.every, *([ended] if running else []))
             if running and process.poll() is not None:
                 running = False
                 until_s = time.monotonic() + (_SETTLE_S if process.returncode else 0.0)
-            for told in watching.look():
+            look = node.look(stacks_of=job.wants_stacks())
+            for told in job.feed([look], now_s=time.monotonic()):
                 print(f"perdure watch: {told.stage.value}: {told.sentence} [{told.incident}]", file=sys.stderr)
                 if verdicts is not None:
                     verdicts.write(msgspec.json.encode(told) + b"\n")
-        if not watching.ranks:
+        if not node.ranks:
             print("perdure watch: no rank was seen: COMMAND started no process with RANK and torch", file=sys.stderr)
     code = process.returncode
     return 128 - code if code < 0 else code

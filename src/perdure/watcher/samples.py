@@ -8,7 +8,7 @@ from typing import Literal
 
 import msgspec
 
-__all__ = ["DiskState", "GpuState", "GroupState", "LogLine", "NodeSample", "RankSample", "Stack"]
+__all__ = ["DiskState", "GpuState", "GroupState", "LogLine", "NodeLook", "NodeSample", "RankSample", "Stack"]
 
 
 class GroupState(msgspec.Struct, frozen=True, kw_only=True):
@@ -181,3 +181,15 @@ class NodeSample(msgspec.Struct, frozen=True, kw_only=True):
     "Share of that time in which the main thread of a rank waited for a processor; of the rank where it is most."
     gpu_problem: str = ""
     "Why the driver of the GPUs tells nothing, though there is one."
+
+
+class NodeLook(msgspec.Struct, frozen=True, kw_only=True):
+    """All that a node has seen since its look before: what goes from where the ranks are to whoever judges."""
+
+    node: str
+    attempt: int = 0
+    "Of the ranks on it; each restart is one more."
+    samples: tuple[RankSample, ...] = ()
+    host: NodeSample | None = None
+    lines: tuple[LogLine, ...] = ()
+    stacks: tuple[Stack, ...] = ()

@@ -1,7 +1,7 @@
-"""One node's ranks and the node itself, looked at about once a second and analysed on the spot.
+"""One node looks at itself and its ranks, about once a second: what it sees is a `NodeLook`, and judges nobody.
 
-For whoever watches alone (`perdure watch`): no supervisor acts on what is found. Stacks are asked for at one look and
-read at the next, so that a rank which does not answer holds up nothing.
+It runs where the ranks are, in `perdure watch` or beside a launcher; a `JobWatch` takes the looks of all nodes. Stacks
+are asked for at one look and read at the next, so that a rank which does not answer holds up nothing.
 """
 
 from __future__ import annotations
@@ -15,18 +15,15 @@ from pathlib import Path
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import ProtocolError
 from perdure.progress.stacks import ask_for_stacks, main_frames, read_stacks
-from perdure.watcher.analyser import Analyser, Settings
-from perdure.watcher.detecting import OfLoss, OfNodes
-from perdure.watcher.evidence import Verdict
 from perdure.watcher.host import Host
 from perdure.watcher.reading import Reading
-from perdure.watcher.samples import RankSample, Stack
+from perdure.watcher.samples import LogLine, NodeLook, RankSample, Stack
 
-__all__ = ["Watching"]
+__all__ = ["NodeWatch"]
 
 
-class Watching:
-    """Watches the ranks whose probes write into ``folder``, all on this node, which is called ``node``.
+class NodeWatch:
+    """Looks at the ranks whose probes write into ``folder``, all on this node, which is called ``node``.
 
     ``disks`` are folders that the job writes to. `close` ends what runs beside.
     """
@@ -36,7 +33,6 @@ class Watching:
         folder: Path,
         *,
         node: str,
-        settings: Settings | None = None,
         disks: Sequence[str | Path] = (),
         clock: Clock = SYSTEM,
     ) -> None:
@@ -46,7 +42,6 @@ class Watching:
         self._known: set[int] = set()
         self._pidfds: dict[int, int] = {}
         self._host = Host(node=node, own=lambda: tuple(self._pids.values()), disks=disks, clock=clock)
-        self._analyser = Analyser({}, settings, detectors=(OfNodes(), OfLoss()))
         self._attempt = 0
         self._asked: tuple[int, ...] = ()
 
@@ -67,21 +62,29 @@ class Watching:
             for pid in [pid for pid, own in self._pidfds.items() if own == fd]:
                 os.close(self._pidfds.pop(pid))
 
-    def look(self) -> list[Verdict]:
-        """Look once; return the incidents that are new or have changed."""
+    def look(self, *, stacks_of: Sequence[int] = (), lines: Sequence[LogLine] = ()) -> NodeLook:
+        """Look once. ``stacks_of``: ranks that are asked for their stacks, which the next look has.
+
+        ``lines`` were read beside, and are passed on. A rank with another pid than before begins a new attempt.
+        """
         now_s = self._clock.monotonic()
         samples = self._reading.look(at_s=now_s)
-        self._note_restart(samples)
+        self._note_pids(samples)
         stacks = self._answers(now_s)
-        told = self._analyser.feed(samples, [self._host.sample()], stacks=stacks, now_s=now_s)
-        self._asked = tuple(rank for rank in self._analyser.wants_stacks() if self._ask(rank))
-        return told
+        self._asked = tuple(rank for rank in stacks_of if self._ask(rank))
+        return NodeLook(
+            node=self._node,
+            attempt=self._attempt,
+            samples=samples,
+            host=self._host.sample(),
+            lines=tuple(lines),
+            stacks=tuple(stacks),
+        )
 
-    def _note_restart(self, samples: Sequence[RankSample]) -> None:
+    def _note_pids(self, samples: Sequence[RankSample]) -> None:
         pids = {each.rank: each.pid for each in samples}
         if any(self._pids.get(rank, pid) != pid for rank, pid in pids.items()):
             self._attempt += 1
-            self._analyser.restarted(self._attempt, {self._node: sorted(pids)})
             self._asked = ()
         self._pids = pids
         for pid in set(pids.values()) - self._known:
