@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -28,7 +27,8 @@ while not (here / "finish").exists():
     loss = 2.0 + noise.gauss(0, 0.01)
     if "nan" in at and (here / "fault").exists():
         loss = math.nan
-    say(f"[rank{rank}]: step {step}/100000 | loss: {loss:.5f} | grad norm: {noise.uniform(0.9, 1.1):.3f} | step time (ms): 20.0")
+    norm = noise.uniform(0.9, 1.1)
+    say(f"[rank{rank}]: step {step}/100000 | loss: {loss:.5f} | grad norm: {norm:.3f} | step time (ms): 20.0")
     if "crash" in at and (here / "fault").exists():
         raise RuntimeError("CUDA error: an illegal memory access was encountered")
     if "storm" in at:
@@ -219,7 +219,8 @@ def test_a_loss_that_is_another_after_a_restart_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="NOT TESTED: logs of real jobs; shared data are missing")
 @pytest.mark.parametrize(
-    ("name", "label"), [("bloom_spike_31214.log", "train.spike_recovered"), ("bloom_slowdown_42780.log", "hw.straggler")]
+    ("name", "label"),
+    [("bloom_spike_31214.log", "train.spike_recovered"), ("bloom_slowdown_42780.log", "hw.straggler")],
 )
 def test_logs_of_a_real_job_are_understood(name: str, label: str) -> None:
     ended = run("--logs", str(SHARED / name), "--once")
@@ -241,5 +242,3 @@ def test_what_cannot_be_watched_is_said(words: tuple[str, ...], says: str) -> No
     refused = run(*words)
     assert refused.returncode == 64
     assert says in refused.stderr
-
-

@@ -22,7 +22,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "watch",
         help="say what is wrong with a job, and who must act",
         description="Say what is wrong with a job, whose it is, and what to do. perdure watch -- COMMAND is short for "
-        "perdure watch run -- COMMAND, and perdure watch --logs DIR for perdure watch logs DIR; so is --metrics URL....",
+        "perdure watch run -- COMMAND, and perdure watch --logs DIR for perdure watch logs DIR (and --metrics URL...).",
     )
     group = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in _COMMANDS:

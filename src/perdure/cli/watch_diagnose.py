@@ -111,7 +111,7 @@ def tell(said: Diagnosis) -> None:
     print(
         f"  at fault  {_WHO[said.owner]} has to act" if said.owner != "transient" else f"  at fault  {_WHO[said.owner]}"
     )
-    print(f"  to do     {_TO_DO[said.action]}")
+    print(f"  to do     {_TO_DO[said.action or 'warn']}")
     where = [f"node {', '.join(said.nodes)}"] if said.nodes else []
     where += [f"rank {', '.join(map(str, said.ranks))}"] if said.ranks else []
     if where:

@@ -16,12 +16,14 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "metrics",
         help="scrape exporters of a job's nodes (or: perdure watch --metrics URL...)",
-        description="Scrape the pages of dcgm-exporter, node-exporter and xpu_timer at URL..., and tell on stderr what is "
-        "wrong with the nodes and ranks that they are about. Runs until it is interrupted.",
+        description="Scrape the pages of dcgm-exporter, node-exporter and xpu_timer at URL..., and tell on stderr what "
+        "is wrong with the nodes and ranks that they are about. Runs until it is interrupted.",
     )
     parser.add_argument("urls", nargs="*", metavar="URL", help="as http://gpu-7:9100/metrics")
     parser.add_argument("--metrics", nargs="+", default=[], metavar="URL", help=argparse.SUPPRESS)
-    parser.add_argument("--logs", metavar="DIR", help="follow the logs of ranks in DIR, too, as perdure watch logs does")
+    parser.add_argument(
+        "--logs", metavar="DIR", help="follow the logs of ranks in DIR, too, as perdure watch logs does"
+    )
     add_options(parser)
     parser.set_defaults(func=main)
 

@@ -96,7 +96,9 @@ def watch(args: argparse.Namespace, *, where: str | None, urls: list[str]) -> in
         if urls:
             exporters = Exporters(urls, every_s=args.every)
             stack.callback(exporters.close)
-        job = JobWatch(more=(*((pulse,) if follow is not None else ()), *((exporters,) if exporters is not None else ())))
+        job = JobWatch(
+            more=(*((pulse,) if follow is not None else ()), *((exporters,) if exporters is not None else ()))
+        )
         telling = _Telling(file)
         run = _Run(job, follow, exporters, telling)
         began_s = time.monotonic()
@@ -116,9 +118,7 @@ def watch(args: argparse.Namespace, *, where: str | None, urls: list[str]) -> in
 
 
 class _Run:
-    def __init__(
-        self, job: JobWatch, follow: LogFollow | None, exporters: Exporters | None, telling: _Telling
-    ) -> None:
+    def __init__(self, job: JobWatch, follow: LogFollow | None, exporters: Exporters | None, telling: _Telling) -> None:
         self._job, self._follow, self._exporters, self._telling = job, follow, exporters, telling
         self._said: dict[str, bool] = {}
 
@@ -177,7 +177,8 @@ class _Run:
             loss = self._follow.loss
             at = f"; newest step {self._follow.step}" + ("" if loss is None else f", loss {loss:.4g}")
         left_out = ""
-        if self._follow is not None and (dropped := self._follow.dropped) and (dropped.lines or dropped.nbytes):
+        dropped = None if self._follow is None else self._follow.dropped
+        if dropped is not None and (dropped.lines or dropped.nbytes):
             left_out = f"; {dropped.lines} lines and {dropped.nbytes} bytes were too many to look at"
         return f"watched {' and '.join(words)} for {seconds:.0f} s: {found}{at}{left_out}"
 

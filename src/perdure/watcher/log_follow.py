@@ -186,8 +186,9 @@ class LogFollow:
             rank = log.file.rank if log.file.rank is not None else line.rank
             if log.caught_up:
                 node = line.node or (self._ranks[rank].node if rank in self._ranks and rank is not None else "")
-                source = "kernel" if line.kernel else "rank"
-                lines.append(LogLine(text=text, at_s=now_s, node=node, rank=rank, source=source))
+                lines.append(
+                    LogLine(text=text, at_s=now_s, node=node, rank=rank, source="kernel" if line.kernel else "rank")
+                )
             if rank is None and not self._knows_ranks():
                 rank = 0
             if rank is not None:

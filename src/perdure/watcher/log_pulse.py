@@ -61,12 +61,12 @@ class LogPulse:
                 pulse.wrote_s += late_s
         self._looked_s = now_s
         for key, writer in writers.items():
-            pulse = self._pulses.get(key)
-            if pulse is None:
+            known = self._pulses.get(key)
+            if known is None:
                 self._pulses[key] = _Pulse(writer, now_s)
                 continue
-            pulse.longest_s = max(now_s - pulse.wrote_s, _FADES * pulse.longest_s)
-            pulse.writer, pulse.wrote_s, pulse.pauses = writer, now_s, pulse.pauses + 1
+            known.longest_s = max(now_s - known.wrote_s, _FADES * known.longest_s)
+            known.writer, known.wrote_s, known.pauses = writer, now_s, known.pauses + 1
 
     def feed(
         self,

@@ -1,8 +1,8 @@
 """Ask the exporters of a job again and again: pages of Prometheus text in, `NodeLook` out.
 
-Each URL has a thread of its own (`Aside`), so that one that is dead, slow or endless never holds up another. What a page
-tells is joined by node: GPUs of dcgm-exporter, the rest of node-exporter, ranks of xpu_timer. A node is what the page
-calls it (``Hostname``, ``nodename``, ``pod_name``), else the host of the URL; "gpu-7" and "gpu-7.cluster" are one.
+Each URL has a thread of its own (`Aside`), so that one that is dead, slow or endless never holds up another. What a
+page tells is joined by node: GPUs of dcgm-exporter, the rest of node-exporter, ranks of xpu_timer. A node is what the
+page calls it (``Hostname``, ``nodename``, ``pod_name``), else the host of the URL; "gpu-7" and "gpu-7.cluster" are one.
 
 An exporter that does not answer is not a node that is dead. After `FAILS` scrapes in a row it is suspected, if another
 one answers at that time: whoever hears nobody is cut off himself. Ranks come with phase ``absent``, since a page does

@@ -130,6 +130,7 @@ loss-spike             | train.spike_recovered | nobody    | warn      | nobody 
 metric-lost            | train.metric_lost     | user      | warn      | nobody | now      | 80 80 | a metric is not reported any more
 # Of jobs that are watched from outside: never more than a suspicion.
 log-silent             | transient.unknown     | nobody    | warn      | rank   | deadline | 40 40 | others write on; or it has no more to say
+kernel-hang            | transient.unknown     | nobody    | warn      | nobody | deadline | 60 60 | who hangs waits, perhaps for one that does not
 exporter-silent        | hw.host               | node      | warn      | node   | deadline | 40 40 | others answer; or it has been ended
 # What is slow, or will be full.
 slow-rank              | hw.straggler          | node      | warn      | node   | now      | 85 85 | its own work takes longer than that of its peers
@@ -180,6 +181,7 @@ _SIDE = frozenset(
         "disk-soon-full",
         "clock-jump",
         "log-silent",
+        "kernel-hang",
         "exporter-silent",
         "line",
         "noted",

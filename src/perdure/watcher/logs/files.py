@@ -46,7 +46,7 @@ _ENDINGS: Final = re.compile(r"(?:.*\.(?:log|out|err|txt|stdout|stderr)(?:\.\d{1
 
 @dataclass(frozen=True, slots=True)
 class LogFile:
-    """A log. ``run`` is the folder of a launcher's attempts, and of attempts ``attempt`` is the newest; else empty, 0."""
+    """A log. ``run`` is the folder of a launcher's attempts, and ``attempt`` is the newest; else empty and 0."""
 
     path: Path
     rank: int | None = None

@@ -29,7 +29,7 @@ _STEP: Final = re.compile(
     re.IGNORECASE,
 )
 _NOT_A_STEP: Final = re.compile(
-    r"(?:skipped|nan|inf|per|every|last|total|max|min|num|warm ?up|warmup|decay|remaining|after|for|of|save|eval)[ _]*$",
+    r"(?:skipped|nan|inf|per|every|last|total|max|min|num|warm ?up|warmup|decay|remaining|after|for|of|save)[ _]*$",
     re.IGNORECASE,
 )
 _BAR: Final = re.compile(r"(?P<v>\d+)/(?:\d+|\?) \[[\d:]+<[^,\]]*, *(?P<pace>\d+\.?\d*)(?P<unit>s/|[a-z]+/s)")
@@ -38,7 +38,24 @@ _NORM: Final = re.compile(r"\bgrad(?:ient)?s?[ _/]?norm" + NUMBER, re.IGNORECASE
 _EVALUATION: Final = re.compile(r"\b(?:val(?:id(?:ation)?)?|eval(?:uat\w*)?|test(?:ing)?|predict\w*)\b", re.IGNORECASE)
 _BEFORE_LOSS: Final = re.compile(r"([a-z]+)[ /-]$", re.IGNORECASE)
 _SIDE_LOSS: Final = frozenset(
-    "aux auxiliary balance balancing router z kl commitment reg regularization l2 val valid validation eval test".split()
+    [
+        "aux",
+        "auxiliary",
+        "balance",
+        "balancing",
+        "router",
+        "z",
+        "kl",
+        "commitment",
+        "reg",
+        "regularization",
+        "l2",
+        "val",
+        "valid",
+        "validation",
+        "eval",
+        "test",
+    ]
 )
 _MAY_TELL: Final = re.compile(rb"loss|norm|step|iter|epoch|/it|it/s|resum|restor|\bit\b|\d/\d|rank", re.IGNORECASE)
 _MILLI: Final = re.compile(r"ms|milli", re.IGNORECASE)

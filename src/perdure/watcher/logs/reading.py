@@ -170,9 +170,7 @@ def log_files(paths: Iterable[str]) -> list[Path]:
     return found
 
 
-def read_log(
-    path: Path, *, order: int = 0, head_bytes: int | None = None, tail_bytes: int | None = None
-) -> list[Line]:
+def read_log(path: Path, *, order: int = 0, head_bytes: int | None = None, tail_bytes: int | None = None) -> list[Line]:
     """The lines of one file, gzip or not; of a large one its head and its tail.
 
     Raises:
