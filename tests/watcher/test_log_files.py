@@ -25,7 +25,8 @@ def write(folder: Path, *names: str, at_s: float | None = None) -> None:
     ("name", "rank"),
     [
         ("rank-3.log", 3), ("train_rank12.out", 12), ("node1.rank-3.err", 3), ("slurm-123_4.out", 4),
-        ("slurm-123.out", None), ("7.log", 7), ("worker-2.log", 2), ("train.log", None), ("run/attempt_0/5/stderr.log", 5),
+        ("slurm-123.out", None), ("7.log", 7), ("worker-2.log", 2), ("train.log", None),
+        ("run/attempt_0/5/stderr.log", 5),
         ("attempt-1/rank-6.log", 6), ("frank.log", None),
     ],
 )  # fmt: skip

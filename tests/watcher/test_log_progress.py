@@ -20,7 +20,7 @@ def said(text: str) -> list[Said]:
     [
         ("[rank3]: step 12/100 | loss: 2.5 | number of skipped iterations: 0", 12, 2.5),
         ('{"step": 12, "loss": 2.5, "lr": 0.1}', 12, 2.5),
-        ("2026-01-02 03:04:05,678 INFO global_step=12 train_loss=2.5", 12, None),
+        ("2026-01-02 03:04:05,678 INFO global_step=12 train_loss=2.5", 12, 2.5),
         ("iter 12: loss 2.5000, time 30.2ms", 12, 2.5),
         ("step: 12  loss:  nan  grad_norm: inf", 12, math.nan),
         ("saving every 500 steps, warmup steps: 100", None, None),
@@ -51,5 +51,5 @@ def test_losses_without_a_step_are_counted_and_the_first_name_is_kept() -> None:
 def test_a_time_that_is_printed_is_taken_before_a_rate_and_a_rate_before_the_clock() -> None:
     assert said("step 1 loss: 2 step time (ms): 250.0 samples/s: 3")[0].step_s == 0.25
     assert said("step 1 loss: 2 tokens/s: 4")[0].step_s == 0.25
-    clock = "2026-01-02 03:04:05,000 step 1 loss: 2\n2026-01-02 03:04:06,000 step 3 loss: 2\n"
+    clock = "2026-01-02 03:04:05,100 step 1 loss: 2\n2026-01-02 03:04:06,100 step 3 loss: 2\n"
     assert [each.step_s for each in said(clock)] == [None, 0.5]

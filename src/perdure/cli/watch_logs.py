@@ -18,8 +18,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="follow the logs of a job that runs already (or: perdure watch --logs DIR)",
         description="Follow the ranks' logs in DIR (of torchrun --log-dir, of Slurm, one file a rank, or others; or "
         "one file) of a job that perdure has not started. Losses, slow steps, silent logs and lines of faults are told "
-        "on stderr. When the job has ended, what its logs say of it is printed, as by perdure watch diagnose. Ends with "
-        "exit code 0.",
+        "on stderr. When the job has ended, what its logs say of it is printed, as by perdure watch diagnose. Ends "
+        "with exit code 0.",
     )
     parser.add_argument("where", nargs="?", metavar="DIR", help="where the logs are")
     parser.add_argument("--logs", metavar="DIR", help=argparse.SUPPRESS)
