@@ -61,6 +61,7 @@ class Probe:
         self._stacks = open(stack_path(self.file.path), "ab", buffering=0, opener=_private)  # noqa: SIM115
         if number:
             faulthandler.register(number, file=self._stacks, all_threads=True, chain=False)
+            _registered.add(number)
         self.groups: Callable[[], list[GroupVitals]] | None = None
         self.later: Callable[[], None] | None = None
         self.steps: Steps | None = None
@@ -98,10 +99,12 @@ class Probe:
         self._stop.set()
         self._thread.join()
         atexit.unregister(self._finish)
+        self._tell_later()
         if self.steps is not None:
             self.steps.unhook()
         if self.number:
             faulthandler.unregister(self.number)
+            _registered.discard(self.number)
         self._stacks.close()
         self.off = True
 
@@ -125,6 +128,9 @@ class Probe:
         except Exception:
             self.groups = None
             self.trouble("groups")
+        self._tell_later()
+
+    def _tell_later(self) -> None:
         try:
             if self.later is not None:
                 self.later()
@@ -195,12 +201,15 @@ class Probe:
         if getattr(sys, "last_value", None) is None:
             self._phase, self._since_ns = Phase.FINISHED.name.lower(), time.monotonic_ns()
         self._beat += 1
+        self._tell_later()
         self._tell(False)
         self.forget()
 
 
 _probe: Probe | None = None
 _at_fork = False
+_registered: set[int] = set()
+"""Signals that probes of this process, or of one that it was forked from, have faulthandler answer."""
 
 
 def running() -> Probe | None:
@@ -281,12 +290,14 @@ def _lives(pid: int | None) -> bool:
 
 def _free_signal(wanted: int | None) -> int:
     """The signal for stacks; 0 if the program has a handler of its own for it."""
-    number = STACK_SIGNAL if wanted is None else wanted
+    number = int(STACK_SIGNAL if wanted is None else wanted)
+    if number in _registered and signal.getsignal(number) in (signal.SIG_DFL, None):
+        return number  # ours, inherited over a fork
     try:
         taken = catches(os.getpid(), number) or signal.getsignal(number) is not signal.SIG_DFL
     except ValueError:
         return 0
-    return 0 if taken else int(number)
+    return 0 if taken else number
 
 
 def _private(path: str, flags: int) -> int:
