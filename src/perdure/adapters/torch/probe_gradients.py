@@ -10,9 +10,10 @@ from gradients that nobody has reduced yet:
 * **otherwise** (a loop that reduces by itself, one process): at the end of the backward.
 
 Reading all of a large gradient costs a pass over memory, so it is done each K-th step, with K as small as a share of
-0.05 % of the step's time allows (1 for small models or long steps); that what begins in between is not missed, each step
-looks at a small parameter among those whose gradient comes last: what goes wrong in a batch, an activation or a weight
-has reached it by then. A single number that goes wrong in one gradient alone is found for sure where K is 1.
+0.05 % of the step's time allows (1 for small models or long steps). That what begins in between is not missed, each
+step looks at a small parameter among those whose gradient comes last (under FSDP1 at none): what goes wrong in a batch,
+an activation or a weight has reached it by then. A single number that goes wrong in one gradient alone is found for
+sure where K is 1.
 
 The whole norm is read where the optimizer begins its step, by the same rule with half the share; where the program
 clips by ``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without
@@ -165,8 +166,8 @@ class Gradients:
         return (each for module in modules for each in module.parameters() if each.requires_grad)
 
     def _trained_parameters(self) -> Iterator[torch.Tensor]:
-        optimizers = [optimizer for optimizer in (each() for each in self._optimizers.values()) if optimizer is not None]
-        return (each for optimizer in optimizers for group in optimizer.param_groups for each in group["params"])
+        there = [optimizer for optimizer in (each() for each in self._optimizers.values()) if optimizer is not None]
+        return (each for optimizer in there for group in optimizer.param_groups for each in group["params"])
 
     def _each(self, parameter: torch.Tensor) -> None:
         """The gradient of a parameter of DDP is there, while all are hooked."""
@@ -208,10 +209,11 @@ class Gradients:
 
     def look_sharded(self, group: Any) -> None:
         """A group of FSDP2 is about to reduce its gradients."""
+        small_of = None if self._small_of is None else self._small_of()
         if self._looks:
             self._look(each for parameter in group.fsdp_params for each in _unsharded(parameter))
             self._small_of = weakref.ref(group)  # the last remains
-        elif self._small_of is not None and self._small_of() is group:
+        elif small_of is not None and small_of is group:
             there = [each for parameter in group.fsdp_params for each in _unsharded(parameter)]
             least = min((each for each in there if _is_small(each)), key=lambda each: each.numel(), default=None)
             if least is not None and not _is_finite(least):
