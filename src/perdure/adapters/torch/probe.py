@@ -115,6 +115,9 @@ class Probe:
 
     def _write(self) -> None:
         self._beat += 1
+        if self.number and signal.getsignal(self.number) is not signal.SIG_DFL:
+            self.number = 0  # the program has taken it since: its handler is not to be called for us
+            self.file.no_stacks()
         doing: frozenset[Doing] | None = None
         try:
             doing = look(sys._current_frames().get(self.main))
@@ -243,11 +246,15 @@ def start(told: ProbeTold | None = None) -> Probe | None:
 
 
 def start_from_environment() -> bool:
-    """Start the probe if this process is a rank that is to be watched, and no child of one; return whether it runs."""
+    """Start the probe if this process is a rank that is to be watched, and no child of one; return whether it runs.
+
+    For whoever makes a process a rank: also by a fork from one that has imported torch, once the environment says which
+    rank it is. Called again it does nothing, nor where PERDURE_PROBE names no folder.
+    """
+    if _probe is not None:
+        return True
     told = ProbeTold.read()
-    if told.folder is None or told.rank is None or (told.owner not in (None, os.getpid()) and _lives(told.owner)):
-        return False
-    return start(told) is not None
+    return told.wanted and start(told) is not None
 
 
 def watch_torch() -> None:
@@ -278,14 +285,6 @@ def _forget() -> None:
     if _probe is not None:
         _probe.forget()
         _probe = None
-
-
-def _lives(pid: int | None) -> bool:
-    try:
-        os.kill(pid or 0, 0)
-    except OSError:
-        return False
-    return True
 
 
 def _free_signal(wanted: int | None) -> int:
