@@ -9,7 +9,7 @@ does, and so says more on a busy machine. Of each kind:
   that whatever drifts evenly cancels. Without means that its hooks, patches and thread are gone, not idle. Printed are
   the median of the quads' differences, as a share of the time of a step, and an interval that holds it in 95 of 100
   cases (by order statistics): of the time of a step, and of the processor time that the main thread has used for it,
-  which other work on the machine disturbs less. (In blocks this short the probe's thread hardly beats: see the account.)
+  which other work disturbs less. (In blocks this short the thread of the probe hardly beats: see the account.)
 * **Account.** The processor time that passes inside the probe's hooks, patches and thread, a clock being read on both
   sides of each: its sum over a step, as a share of the step. It sees what noise hides, and counts the reading of the
   clock as well; what it cannot see is what the program loses because the probe has used the caches.

@@ -43,6 +43,7 @@ _MOST_STEPS = 1000
 _SMALL = 16384  # elements of a parameter that is looked at in each step
 _LAST = 8
 _MOST_LASTS = 8  # parameters that are hooked for good, because their gradient came last in some backward
+_LEARN = 8
 _NARROW = (torch.float16, torch.bfloat16)
 
 Patch = Callable[[Any, str, Callable[[Callable[..., Any]], Callable[..., Any]]], None]
@@ -93,7 +94,8 @@ class Gradients:
         self._every: list[Any] = []
         self._lasts: dict[int, Any] = {}
         self._order: list[weakref.ref[torch.Tensor]] = []
-        self._learns = False
+        self._learns = 0
+        "In how many backwards all parameters are to be hooked, until one of them is new as the last."
         self._missed = 0
         self._small: Small | None = None
         self._small_of: weakref.ref[Any] | None = None
@@ -112,7 +114,7 @@ class Gradients:
             self._modules = [each for each in self._modules if each() is not None]
             self._modules.append(weakref.ref(module))
             self._views = self._views or bool(getattr(module, "gradient_as_bucket_view", False))
-            self._learns = True
+            self._learns = _LEARN
 
     @property
     def replicated(self) -> torch.nn.Module | None:
@@ -148,7 +150,7 @@ class Gradients:
         elif self._modules:
             if not self.last_ns and len(self._lasts) < _MOST_LASTS:
                 self._missed += 1  # a last gradient that is not known yet; learning costs, so it grows rare
-                self._learns = self._missed & (self._missed - 1) == 0
+                self._learns = _LEARN if self._missed & (self._missed - 1) == 0 else 0
         elif not self._sharded:
             if self._small is not None and not self._small.is_finite():
                 self._bad_small = True
@@ -183,8 +185,9 @@ class Gradients:
         for handle in self._every:
             handle.remove()
         order = [each for each in (known() for known in self._order) if each is not None]
-        self._every, self._order, self._learns = [], [], False
+        self._every, self._order, self._learns = [], [], max(0, self._learns - 1)
         if order and id(order[-1]) not in self._lasts:
+            self._learns = 0
             small = Small.among(order[-1:] if self._views else order[-_LAST:])
             self._lasts[id(order[-1])] = _hook(order[-1], functools.partial(self._came_last, small))
 
