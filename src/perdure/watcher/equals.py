@@ -96,13 +96,15 @@ def _joining(before: Counts, now: Sequence[RankSample]) -> list[list[int]]:
         least, most = min(counts.values()), max(counts.values())
         if key not in barred and len(counts) > 1 and most - least <= _UNEVEN * most + _SLACK and most + 1 >= steps:
             used[key] = most
+    of_rank: dict[int, list[tuple[str, int]]] = {}
+    for key in used:
+        for rank in done[key]:
+            of_rank.setdefault(rank, []).append(key)
     found = []
     for key, most in used.items():
         members = sorted(done[key])
-        rivals = [done[other] for other in used if other != key and used[other] >= 0.9 * most]
-        rivals = [other for other in rivals if set(other) & set(members) and set(other) != set(members)]
-        above = [other for other in used if used[other] > most and set(done[other]) & set(members)]
-        if most >= _MANY * steps or not (rivals or above):
+        others = {other for rank in members for other in of_rank[rank] if used[other] >= 0.9 * most}
+        if most >= _MANY * steps or all(done[other].keys() == done[key].keys() for other in others):
             found.append(members)
     return found
 

@@ -257,7 +257,7 @@ def _evidence(
     return Evidence(
         kind=kind,
         at_s=now_s,
-        sentence=hit.why,
+        sentence=f"{hit.why} ({hit.lines[0].text.strip()[:160]})" if hit.lines else hit.why,
         ranks=ranks,
         nodes=nodes,
         strength=strength,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+import msgspec
+
 from perdure.watcher.detecting import EVENT_LASTS_S, Held
 from perdure.watcher.evidence import Evidence
-from perdure.watcher.rules import NodeRules, kernel_hangs
+from perdure.watcher.rules import AGAIN_S, NodeRules, kernel_hangs
 from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
 from perdure.watcher.slopes import ClockWatch, FillWatch
 
@@ -19,10 +21,15 @@ _MOST_DISKS: Final = 16
 
 
 class OfNodes:
-    """`NodeRules` and hanging kernels."""
+    """`NodeRules` and hanging kernels.
+
+    A busy neighbour is told once it has lasted: a compiler beside a job is no news. If ranks are slow of it, `of_pace`
+    tells it at once.
+    """
 
     def __init__(self) -> None:
         self._rules = NodeRules()
+        self._crowded_s: dict[str, tuple[float, float]] = {}
         self._held = Held()
 
     def feed(
@@ -37,8 +44,20 @@ class OfNodes:
         """What holds of these nodes."""
         for node in nodes:
             for each in self._rules.look(node, at_s=now_s):
+                if each.kind == "cpu-contention":
+                    if not self._lasts(node.node, now_s):
+                        continue
+                    each = msgspec.structs.replace(each, kind="contention")  # as the table has it
                 self._held.keep((each.kind, each.nodes, each.sentence), each, until_s=now_s + EVENT_LASTS_S)
         return [*self._held.found(now_s), *kernel_hangs(samples, at_s=now_s)]
+
+    def _lasts(self, node: str, now_s: float) -> bool:
+        """Whether a neighbour has been told of for a while; it is each `AGAIN_S`."""
+        since_s, last_s = self._crowded_s.get(node, (now_s, now_s))
+        if now_s - last_s > 1.5 * AGAIN_S:
+            since_s = now_s
+        self._crowded_s[node] = since_s, now_s
+        return now_s - since_s >= AGAIN_S
 
     def restarted(self, attempt: int) -> None:
         """Nodes stay what they are."""

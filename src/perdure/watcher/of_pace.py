@@ -8,7 +8,7 @@ a rank does what its peers do not, and the first steps of an attempt, which comp
 **Who takes the processor.** A rank whose main thread waits for a processor is slow through no fault of its own machine.
 If it computes r times as long as it should, the share 1 - 1 / r of its work was lost; if the threads of the ranks on
 its node waited for at least half of that (`NodeSample.cpu_wait`), that explains it. Then it is the neighbour's fault if
-there is one (``cpu-contention``, as `rules` has it), and else nobody's: ranks fight with their own helpers.
+there is one (``contention``), and else nobody's: ranks fight with their own helpers.
 
 **How long.** A slow rank is told after eight steps, or six seconds if they are fast; a slow job after ten seconds, for
 a job has bursts, and not while a slow rank is known, which all others wait for.
@@ -287,7 +287,7 @@ def _contention(each: Evidence, node: str, waits: _Waits, now_s: float) -> Evide
         f"of the time for one, and {each.sentence}"
     )
     return Evidence(
-        kind="cpu-contention",
+        kind="contention",
         at_s=now_s,
         sentence=text,
         nodes=(node,),
