@@ -6,14 +6,15 @@ A line is worth what its writer is, and what became of him.
 - **A rank** says anything: it prints tracebacks that it has caught, tries again and works on. So what its lines mean is
   kept, and becomes evidence only once *it has died badly*, as the reason: a ``stop-line``, which says of a death what
   it died of. What it printed and then went on for another step it has *survived*; that is no reason, nor is what it has
-  survived before. A line that speaks of a failing machine is noted, no more, while its rank works.
+  survived before. A line that speaks of a failing machine is noted then, no more.
 - Who was killed from outside was not killed by its own exception: of it only memory and the scheduler count.
 - What ranks say once another one has died (a connection closed, a collective timed out) is no reason either, and
   weighs too little (`signatures.CASCADE`, `signatures.HINT`) to be kept.
 - A line without a rank, of a launcher's stderr, belongs to whoever of its node has died.
 
 Each kind of line, numbers aside, is looked up once; at most `_MOST_LINES` are read of a look, of which at most
-`_MOST_NEW` of new kinds, and `dropped` counts the others: a storm of lines costs a tenth of a second a look.
+`_MOST_NEW` of new kinds, as many again of those that speak of trouble, and those at the end: there stands what a rank
+died of. `dropped` counts the others. So a storm costs a fifth of a second a look.
 """
 
 from __future__ import annotations
@@ -50,17 +51,20 @@ _DIGITS: Final = re.compile(r"\d*[1-9]\d*")
 _BY_NUMBER: Final = re.compile(r"code|status|errno|signal|http|exit|error|warn", re.IGNORECASE)
 _XID_PID: Final = re.compile(r"\bpid='?(\d+)")
 _KILLED_PID: Final = re.compile(r"[Kk]illed process (\d+)")
+_TROUBLE: Final = re.compile(r"error|exception|fail|memory|fatal|abort|killed", re.IGNORECASE)
 _HARDWARE: Final = "hw."
 _NOTED: Final = 0.7
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Said:
     """A finding. ``step`` is what its rank had done a look after it was read; None until then."""
 
     hit: Hit
     at_s: float
     step: int | None = None
+    machine: str = ""
+    "The node of which it says that it fails."
 
     @property
     def kind(self) -> tuple[Label, str]:
@@ -110,8 +114,8 @@ class OfLines:
         if len(lines) > _MOST_LINES:
             self.dropped += len(lines) - _MOST_LINES
             lines = [*lines[: _MOST_LINES // 2], *lines[-_MOST_LINES // 2 :]]
-        new = 0
-        for each in lines:
+        new, spared = 0, len(lines) - _MOST_NEW // 2
+        for number, each in enumerate(lines):
             line = _line(each)
             if not self._told.says(line):
                 continue
@@ -121,7 +125,7 @@ class OfLines:
             key = (line.text if _BY_NUMBER.search(line.text) else _DIGITS.sub("9", line.text), line.level)
             if key not in self._meanings:
                 new += 1
-                if new > _MOST_NEW:
+                if new > _MOST_NEW and number < spared and (new > 2 * _MOST_NEW or not _TROUBLE.search(line.text)):
                     self.dropped += 1
                     continue
                 if len(self._meanings) >= _MOST_KINDS:
@@ -145,11 +149,7 @@ class OfLines:
                 self._keep(each.node, rank, hit, now_s)
             return
         rank = each.rank if each.rank is not None else line.rank
-        self._keep(each.node, rank, hit, now_s)
-        if of_machine:
-            accused = () if rank is None else (rank,)
-            found = _evidence("rank-line", hit, now_s, ranks=accused, nodes=(each.node,), strength=_NOTED)
-            self._noted.keep((each.node, rank, hit.label), found, until_s=now_s + _LASTS_S)
+        self._keep(each.node, rank, hit, now_s, machine=each.node if of_machine else "")
 
     def _take_xid(self, node: str, xid: Xid, ranks: Mapping[int, RankSample], now_s: float) -> None:
         """Of a burst the cause is told, in whichever look its lines arrive."""
@@ -167,9 +167,9 @@ class OfLines:
             found = _evidence("xid", hit, now_s, nodes=(node,), strength=_NOTED if mild else 1.0)
             self._of_machines.keep((node, hit.label), found, until_s=now_s + _LASTS_S)
 
-    def _keep(self, node: str, rank: int | None, hit: Hit, now_s: float) -> None:
+    def _keep(self, node: str, rank: int | None, hit: Hit, now_s: float, *, machine: str = "") -> None:
         said = self._said.setdefault((node if rank is None else "", rank), deque(maxlen=_KEPT))
-        said.append(_Said(hit, now_s))
+        said.append(_Said(hit, now_s, machine=machine))
 
     def _age(self, ranks: Mapping[int, RankSample], now_s: float) -> None:
         """Forget what is old, and what its rank has survived."""
@@ -181,16 +181,25 @@ class OfLines:
         for (node, rank), said in list(self._said.items()):
             own = ranks.get(rank) if rank is not None else None
             step = slowest.get(node) if rank is None else None if own is None else own.step
-            kept = [each for each in said if now_s - each.at_s <= _KEPT_S and not self._is_survived(each, step)]
-            self._survived |= {
-                (node, rank, each.kind) for each in said if len(self._survived) < 4096 and self._is_survived(each, step)
-            }
+            survived = [each for each in said if self._is_survived(each, step)]
+            for old in survived:
+                if len(self._survived) < _MOST_KINDS:
+                    self._survived.add((node, rank, old.kind))
+                if old.machine:
+                    self._note(old, rank, now_s)
+            kept = [each for each in said if each not in survived and now_s - each.at_s <= _KEPT_S]
             for new in kept:
                 new.step = step if new.step is None else new.step
             said.clear()
             said.extend(kept)
             if not kept:
                 del self._said[node, rank]
+
+    def _note(self, said: _Said, rank: int | None, now_s: float) -> None:
+        """A rank has spoken of a machine that fails, and works on."""
+        who = () if rank is None else (rank,)
+        note = _evidence("rank-line", said.hit, now_s, ranks=who, nodes=(said.machine,), strength=_NOTED)
+        self._noted.keep((said.machine, rank, said.hit.label), note, until_s=now_s + _LASTS_S)
 
     @staticmethod
     def _is_survived(each: _Said, step: int | None) -> bool:
