@@ -18,18 +18,19 @@ __all__ = ["OfFills", "OfNodes"]
 _FILLS_EVERY_S: Final = 4.0
 """Slopes over minutes need no more, and there may be thousands of nodes."""
 _MOST_DISKS: Final = 16
+_NEIGHBOUR_S: Final = 2 * AGAIN_S - 1.0
 
 
 class OfNodes:
     """`NodeRules` and hanging kernels.
 
-    A busy neighbour is told once it has lasted: a compiler beside a job is no news. If ranks are slow of it, `of_pace`
-    tells it at once.
+    A neighbour is told once the same process has been busy for a while: a compiler beside a job is no news. If ranks
+    are slow of it, `of_pace` tells it at once.
     """
 
     def __init__(self) -> None:
         self._rules = NodeRules()
-        self._crowded_s: dict[str, tuple[float, float]] = {}
+        self._crowded: dict[str, tuple[float, float, frozenset[str]]] = {}
         self._held = Held()
 
     def feed(
@@ -45,19 +46,20 @@ class OfNodes:
         for node in nodes:
             for each in self._rules.look(node, at_s=now_s):
                 if each.kind == "cpu-contention":
-                    if not self._lasts(node.node, now_s):
+                    if not self._lasts(node.node, each, now_s):
                         continue
                     each = msgspec.structs.replace(each, kind="contention")  # as the table has it
                 self._held.keep((each.kind, each.nodes, each.sentence), each, until_s=now_s + EVENT_LASTS_S)
         return [*self._held.found(now_s), *kernel_hangs(samples, at_s=now_s)]
 
-    def _lasts(self, node: str, now_s: float) -> bool:
-        """Whether a neighbour has been told of for a while; it is each `AGAIN_S`."""
-        since_s, last_s = self._crowded_s.get(node, (now_s, now_s))
-        if now_s - last_s > 1.5 * AGAIN_S:
-            since_s = now_s
-        self._crowded_s[node] = since_s, now_s
-        return now_s - since_s >= AGAIN_S
+    def _lasts(self, node: str, each: Evidence, now_s: float) -> bool:
+        """Whether the same neighbour has been told of for a while; it is each `AGAIN_S`."""
+        names = frozenset(line.partition(": ")[0] for line in each.raw)
+        since_s, last_s, before = self._crowded.get(node, (now_s, now_s, names))
+        if now_s - last_s > 1.5 * AGAIN_S or not names & before:
+            since_s, before = now_s, names
+        self._crowded[node] = since_s, now_s, names & before
+        return now_s - since_s >= _NEIGHBOUR_S
 
     def restarted(self, attempt: int) -> None:
         """Nodes stay what they are."""
