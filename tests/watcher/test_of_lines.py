@@ -117,6 +117,14 @@ def test_a_fault_of_the_programs_own_kernel_is_a_reason_for_its_rank_and_nothing
     assert "Xid 31" in said[0].sentence
 
 
+@pytest.mark.parametrize("device", ["loop0", "sda1"])
+def test_a_file_system_on_a_file_is_no_part_of_the_machine(device: str) -> None:
+    said = told(
+        {4: kernel(f"EXT4-fs error (device {device}): I/O error while writing superblock")}, dead={}, at=99, until=9
+    )
+    assert bool(said) is (device == "sda1")
+
+
 def test_a_rank_that_speaks_of_hardware_and_works_on_is_noted_only() -> None:
     said = told({4: of_rank(1, "uncorrectable ECC error encountered")}, dead={}, at=99, until=9)
     assert [(each.label, each.action) for each in said] == [(Label.GPU_ECC, "warn")]

@@ -51,6 +51,7 @@ _DIGITS: Final = re.compile(r"\d*[1-9]\d*")
 _BY_NUMBER: Final = re.compile(r"code|status|errno|signal|http|exit|error|warn", re.IGNORECASE)
 _XID_PID: Final = re.compile(r"\bpid='?(\d+)")
 _KILLED_PID: Final = re.compile(r"[Kk]illed process (\d+)")
+_VIRTUAL: Final = re.compile(r"\b(?:loop|ram|zram|nbd)\d+\b")
 _TROUBLE: Final = re.compile(r"error|exception|fail|memory|fatal|abort|killed", re.IGNORECASE)
 _HARDWARE: Final = "hw."
 _NOTED: Final = 0.7
@@ -139,6 +140,8 @@ class OfLines:
         """A line means something: keep it, and tell it if it is the kernel's and certain."""
         if hit.weight <= HINT or hit.label is Label.UNKNOWN:
             return
+        if each.source == "kernel" and _VIRTUAL.search(line.text):
+            return  # a device that is a file or memory: whoever made it may break it
         of_machine = hit.label.startswith(_HARDWARE) and hit.weight >= CERTAIN and hit.action is not Action.WARN
         if each.source != "rank":
             rank = _rank_of(_KILLED_PID.search(line.text), ranks)

@@ -7,8 +7,8 @@ a rank does what its peers do not, and the first steps of an attempt, which comp
 
 **Who takes the processor.** A rank whose main thread waits for a processor is slow through no fault of its own machine.
 If it computes r times as long as it should, the share 1 - 1 / r of its work was lost; if the threads of the ranks on
-its node waited for at least half of that (`NodeSample.cpu_wait`), that explains it. Then it is the neighbour's fault if
-there is one (``contention``), and else nobody's: ranks fight with their own helpers.
+its node waited for at least half of that (`NodeSample.cpu_wait`; all of it, once the rank was told), that explains it.
+Then it is the neighbour's fault if there is one (``contention``), and else nobody's: ranks fight with their own helpers.
 
 **How long.** A slow rank is told after eight steps, or six seconds if they are fast; a slow job after ten seconds, for
 a job has bursts, and not while a slow rank is known, which all others wait for.
@@ -117,6 +117,7 @@ class OfPace:
         self._step_s = 0.0
         self._work_share = 1.0
         self._since_s: dict[Hashable, float] = {}
+        self._accused: set[Hashable] = set()
         self._found = Held()
 
     def feed(
@@ -230,6 +231,7 @@ class OfPace:
     def _ends(self, key: Hashable) -> None:
         self._found.drop(key)
         self._since_s.pop(key, None)
+        self._accused.discard(key)
 
     def _judge_job(self, fresh: Sequence[RankSample], now_s: float) -> None:
         if not fresh:
@@ -260,13 +262,15 @@ class OfPace:
                 continue
             node = each.nodes[0] if each.nodes else max(self._waits, key=self._wait_of, default="")
             waits = self._waits.get(node)
-            if waits is not None and waits.wait >= _EXPLAINS * self._work_share * _lost(each):
+            enough = 1.0 if key in self._accused else _EXPLAINS
+            if waits is not None and waits.wait >= enough * self._work_share * _lost(each):
                 self._since_s[key] = now_s + _EXPLAINED_LASTS_S
                 if waits.foreign >= _FOREIGN_SHARE:
                     told.append(_contention(each, node, waits, now_s))
                 continue
             holds_s = _JOB_HOLDS_S if key == _JOB else max(0.0, _RANK_HOLDS_S - _RANK_HOLDS_STEPS * self._step_s)
             if now_s - self._since_s[key] >= holds_s:
+                self._accused.add(key)
                 told.append(each)
         return told
 
