@@ -161,3 +161,36 @@ def test_the_verdict_names_the_node_and_warns() -> None:
         told += analyser.feed(look, now_s=float(second))
     ((label, action, nodes),) = [(each.label.value, each.action.value, each.nodes) for each in told]
     assert (label, action, nodes) == ("hw.straggler", "warn", ("c",))
+
+
+def _rough_life(seed: int) -> set[str]:
+    """What is found in four minutes of a healthy job with noise, long steps, and saves that nobody tells of."""
+    rng = np.random.default_rng(seed)
+    n_ranks, step_s, noise = (2, 4, 8, 16)[seed % 4], (0.02, 0.1, 0.7, 1.5)[seed // 4 % 4], (0.01, 0.03, 0.05)[seed % 3]
+    pace, found = OfPace(), set()
+    skew = rng.normal(1, 0.01, n_ranks)
+    clock_s, step, count, passed_s, work_s = 0.0, 0, 0, 0.0, np.zeros(n_ranks)
+    for look in range(500):
+        now_s = (look + 1) * 0.5
+        while clock_s < now_s:
+            own = 0.8 * step_s * skew * rng.normal(1, 0.1) * rng.normal(1, noise, n_ranks)
+            own *= np.where(rng.random(n_ranks) < 1 / 400, 3.0, 1.0) * (3.0 if rng.random() < 1 / 400 else 1.0)
+            own[0] += 4.0 * (rng.random() < 1 / 200)
+            took_s = float(own.max()) + 0.2 * step_s
+            clock_s, step, count = clock_s + took_s, step + 1, count + 1
+            passed_s, work_s = passed_s + took_s, work_s + own
+        over = max(1, count)
+        times = [(float(work_s[rank]) / over or step_s, passed_s / over or step_s) for rank in range(n_ranks)]
+        seen = [
+            sample(rank, now_s, step=step, compute_s=own_s, step_s=all_s) for rank, (own_s, all_s) in enumerate(times)
+        ]
+        if count:
+            count, passed_s, work_s = 0, 0.0, np.zeros(n_ranks)
+        found |= {each.kind for each in pace.feed(seen, nodes=(), lines=(), stacks=(), now_s=now_s)}
+    return found
+
+
+@pytest.mark.slow
+def test_of_sixty_rough_lives_at_most_one_has_a_warning() -> None:
+    warned = {seed: found for seed in range(60) if (found := _rough_life(seed))}
+    assert len(warned) <= 1, warned

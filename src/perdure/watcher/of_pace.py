@@ -3,12 +3,12 @@
 Records tell times as means over the steps since the look before, and ranks are looked at at different moments. So times
 are gathered in *rounds*: a round of a class of equal ranks (`equals`) is over when each has told one, or one tells the
 next. Left out are times with a phase of its own in them (a save, an evaluation, a restore), before, in and after which
-a rank does what its peers do not, and the first steps of an attempt, which compile.
+a rank does what its peers do not, the first steps of an attempt, which compile, and means that have a pause in them.
 
 **Who takes the processor.** A rank whose main thread waits for a processor is slow through no fault of its own machine.
 If it computes r times as long as it should, the share 1 - 1 / r of its work was lost; if the threads of the ranks on
 its node waited for at least half of that (`NodeSample.cpu_wait`; all of it, once the rank was told), that explains it.
-Then it is the neighbour's fault if there is one (``contention``), and else nobody's: ranks fight with their own helpers.
+Then it is the neighbour's fault if there is one (``contention``), else nobody's: ranks fight with their own helpers.
 
 **How long.** A slow rank is told after eight steps, or six seconds if they are fast; a slow job after ten seconds, for
 a job has bursts, and not while a slow rank is known, which all others wait for.
@@ -23,6 +23,7 @@ from typing import Final
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from perdure.watcher.detecting import Held
 from perdure.watcher.equals import LEAST_STEPS, counts_of, equals
@@ -45,6 +46,11 @@ _WAITS_OVER_S: Final = 10.0
 _EXPLAINS: Final = 0.5
 _EXPLAINED_LASTS_S: Final = 20.0
 """After a neighbour has gone, what it has done to the times is still in them for a while."""
+_PAUSE: Final = 2.0
+"""A mean over several steps that is this much longer has a pause in it that nobody has told of, such as a save."""
+_RECENT: Final = 8
+_RECENT_OF_JOB: Final = 16
+_STILL_SLOW: Final = 1.04
 _JOB: Final = "job"
 _FOREIGN_SHARE: Final = 0.25
 _NO_IDLE: Final = 0.05
@@ -67,6 +73,14 @@ class _Class:
     rows: dict[int, int]
     times: dict[int, float] = field(default_factory=dict)
     step: int = 0
+    ratios: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    "Of the last rounds, each rank's time as a multiple of the lower quartile."
+
+    def is_slow(self, ranks: Sequence[int]) -> bool:
+        """Whether ``ranks`` are slower than the others in most of the last rounds."""
+        last = np.array(self.ratios)[:, [self.rows[rank] for rank in ranks]]
+        known = last[np.isfinite(last)]
+        return len(known) > 0 and float(np.median(known)) >= _STILL_SLOW
 
 
 class _Waits:
@@ -111,6 +125,9 @@ class OfPace:
         self._classes: list[_Class] = []
         self._class_of: dict[int, _Class] = {}
         self._rounds = 0
+        self._paces_s: deque[float] = deque(maxlen=9)
+        self._usual_s = np.inf
+        self._recent_s: deque[float] = deque(maxlen=_RECENT_OF_JOB)
         self._job = StepTimes()
         self._job_step = -1
         self._skip_job = False
@@ -148,7 +165,7 @@ class OfPace:
 
     def _fresh(self, samples: Sequence[RankSample]) -> list[RankSample]:
         """The samples that tell times of whole steps that were not told before."""
-        fresh = []
+        fresh, pace_s = [], None
         for sample in samples:
             step = sample.step
             if step is None:
@@ -166,7 +183,14 @@ class OfPace:
             if known.skip:
                 known.skip = max(0, known.skip - max(1, steps)) if sample.phase in _AMONG_STEPS else known.skip
             elif sample.compute_s is not None and sample.step_s is not None:
-                fresh.append(sample)
+                if steps == 1 or sample.step_s <= _PAUSE * self._usual_s:
+                    fresh.append(sample)
+                else:
+                    self._skip_job = True
+                pace_s = sample.step_s
+        if pace_s is not None:
+            self._paces_s.append(pace_s)
+            self._usual_s = float(np.median(self._paces_s)) if len(self._paces_s) > 4 else np.inf
         return fresh
 
     def _group(self, samples: Sequence[RankSample], fresh: Sequence[RankSample]) -> None:
@@ -215,6 +239,9 @@ class OfPace:
         for rank, time_s in each.times.items():
             times[each.rows[rank]] = time_s
         each.times.clear()
+        known = np.sort(times[np.isfinite(times) & (times > 0)])
+        if len(known) > 1:
+            each.ratios.append(times / known[(len(known) - 1) // 4])
         for found in each.peers.observe(each.step, times, at_s=now_s):
             if found.kind != "slow_rank_over":
                 self._begins((id(each), found.nodes[0]), found, now_s)
@@ -246,6 +273,7 @@ class OfPace:
         self._step_s = float(np.median([each.step_s or 0.0 for each in fresh]))
         work_s = max(each.compute_s or 0.0 for each in fresh)
         self._work_share = min(1.0, work_s / self._step_s) if self._step_s > 0 else 1.0
+        self._recent_s.append(self._step_s)
         found = self._job.observe(step, self._step_s, at_s=now_s)
         if found is None:
             return
@@ -269,10 +297,17 @@ class OfPace:
                     told.append(_contention(each, node, waits, now_s))
                 continue
             holds_s = _JOB_HOLDS_S if key == _JOB else max(0.0, _RANK_HOLDS_S - _RANK_HOLDS_STEPS * self._step_s)
-            if now_s - self._since_s[key] >= holds_s:
+            if now_s - self._since_s[key] >= holds_s and self._still(key, each):
                 self._accused.add(key)
                 told.append(each)
         return told
+
+    def _still(self, key: Hashable, each: Evidence) -> bool:
+        """Whether what was found shows in the last times, too; its end is told later than it is seen."""
+        if key == _JOB:
+            usual_s = self._job.usual_s or 0.0
+            return float(np.median(self._recent_s)) >= _STILL_SLOW * usual_s
+        return self._class_of[each.ranks[0]].is_slow(each.ranks)
 
     def _wait_of(self, node: str) -> float:
         return self._waits[node].wait
