@@ -16,6 +16,7 @@ a job has bursts, and not while a slow rank is known, which all others wait for.
 
 from __future__ import annotations
 
+import math
 from collections import deque
 from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -51,6 +52,8 @@ _PAUSE: Final = 2.0
 _RECENT: Final = 8
 _RECENT_OF_JOB: Final = 16
 _STILL_SLOW: Final = 1.04
+_SURE: Final = 6.0
+"""Deviations of the median of the last rounds."""
 _JOB: Final = "job"
 _FOREIGN_SHARE: Final = 0.25
 _NO_IDLE: Final = 0.05
@@ -73,14 +76,18 @@ class _Class:
     rows: dict[int, int]
     times: dict[int, float] = field(default_factory=dict)
     step: int = 0
-    ratios: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    ratios: deque[NDArray[np.float64]] = field(default_factory=lambda: deque(maxlen=4 * _RECENT))
     "Of the last rounds, each rank's time as a multiple of the lower quartile."
 
     def is_slow(self, ranks: Sequence[int]) -> bool:
-        """Whether ``ranks`` are slower than the others in most of the last rounds."""
-        last = np.array(self.ratios)[:, [self.rows[rank] for rank in ranks]]
-        known = last[np.isfinite(last)]
-        return len(known) > 0 and float(np.median(known)) >= _STILL_SLOW
+        """Whether ``ranks`` are slower than the others in most of the last rounds, by more than these differ."""
+        ratios = np.array(self.ratios)[:, [self.rows[rank] for rank in ranks]]
+        known = ratios[np.isfinite(ratios).all(axis=1)]
+        if len(known) < _RECENT:
+            return False
+        noise = 1.4826 * float(np.median(np.abs(np.diff(known, axis=0)))) / math.sqrt(2)
+        least = max(_STILL_SLOW - 1, _SURE * 1.2533 * noise / math.sqrt(_RECENT))
+        return float(np.median(known[-_RECENT:])) >= 1 + least
 
 
 class _Waits:
