@@ -20,13 +20,12 @@ from perdure.watcher.logs.kernel import Xid, roots, xid_of
 from perdure.watcher.logs.reading import Line
 from perdure.watcher.logs.signatures import CASCADE, CERTAIN, GENERIC, HINT, SPECIFIC, is_decoy, match_of
 from perdure.watcher.logs.templates import novel
+from perdure.watcher.logs.told import Told
 from perdure.watcher.samples import Stack
 from perdure.watcher.stacks import Place, judge_stacks, read_dump
 
-__all__ = ["Diagnosis", "Hit", "diagnose", "evidence_of", "hits_in", "hits_of_stacks"]
+__all__ = ["Diagnosis", "Hit", "diagnose", "evidence_of", "hit_of", "hit_of_xid", "hits_in", "hits_of_stacks"]
 
-_FRAME = re.compile(r"^\s*File \"[^\"]+\", (?:line \d+|in )|^\s*frame #\d+|^\s*#\d+ +0x|^\s+\^+\s*$|^\s*~+\^")
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\(most recent call first\):")
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?:0x)?[\da-fA-F]+.*(?:most recent call first|\()")
 _RETRY = re.compile(
     r"\b(?:retry(?:ing)?|will (?:be )?retr\w+|backing off|attempt \d+ ?(?:/|of) ?\d+|trying again)\b", re.IGNORECASE
@@ -154,7 +153,7 @@ def hits_in(lines: Sequence[Line]) -> list[Hit]:
     told = list(_told(lines))
     xids = [xid for line in told if "xid" in line.text.lower() and (xid := xid_of(line)) is not None]
     of_xid = {id(xid.line) for xid in xids}
-    found = [_of_xid(xid) for xid in roots(xids)]
+    found = [hit_of_xid(xid) for xid in roots(xids)]
     meanings: dict[tuple[str, str], Hit | None] = {}  # lines of one kind mean the same, unless numbers do
     for line in told:
         if id(line) in of_xid:
@@ -208,23 +207,8 @@ def _dumped(lines: Sequence[Line]) -> list[Hit]:
 
 def _told(lines: Iterable[Line]) -> Iterable[Line]:
     """Lines without the frames and source of tracebacks: a ``raise`` that is quoted has not been run."""
-    inside: set[tuple[str, int | None]] = set()
-    source: set[tuple[str, int | None]] = set()
-    for line in lines:
-        key = (line.file, line.rank)
-        if _TRACEBACK.search(line.text):
-            inside.add(key)
-        elif _FRAME.search(line.text):
-            source.add(key)
-        elif key in inside and line.text.startswith((" ", "\t")):
-            pass
-        elif key in source and key not in inside and line.text.startswith((" ", "\t")):
-            source.discard(key)
-        else:
-            source.discard(key)
-            inside.discard(key)
-            if line.text.strip():
-                yield line
+    told = Told()
+    return (line for line in lines if told.says(line))
 
 
 def _of_line(line: Line) -> Hit | None:
@@ -248,6 +232,12 @@ def _of_line(line: Line) -> Hit | None:
     return _foreign(hit, line.text) if hit.label is Label.GPU_OOM else hit
 
 
+def hit_of(line: Line) -> Hit | None:
+    """What one line means by itself, and whose it is; an Xid is not looked at, nor what lines say beside each other."""
+    hit = _of_line(line)
+    return None if hit is None else _placed(hit, line)
+
+
 def _placed(hit: Hit, line: Line) -> Hit:
     """The same finding at another line: whose it is."""
     said = _RANK.search(line.text)
@@ -257,7 +247,8 @@ def _placed(hit: Hit, line: Line) -> Hit:
     return replace(hit, lines=(line,), ranks=ranks, nodes=(where,) if where else ())
 
 
-def _of_xid(xid: Xid) -> Hit:
+def hit_of_xid(xid: Xid) -> Hit:
+    """What the driver of a GPU has reported, as a finding."""
     meaning = xid.meaning
     weight = CERTAIN
     if meaning.after:
