@@ -125,7 +125,7 @@ ROWS: list[Row] = [
     (
         Label.NET_CONFIG,
         "the network is configured wrongly",
-        r"no socket interface found|no (?:usable|suitable|matching|valid) (?:network |socket |ib "
+        r"no socket interface found|is neither AF_INET|no (?:usable|suitable|matching|valid) (?:network |socket |ib "
         r"|rdma )?(?:interface|device|nic|adapter|hca)|no interface (?:found|match)|no device found.*(?:NCCL_"
         r"|IB_HCA)|unable to find (?:address|interface) for|unable to resolve hostname"
         r"|could not resolve (?:host|master)|unsupported gloo device|makeDeviceFor(?:Hostname|Interface)"
@@ -165,7 +165,7 @@ ROWS: list[Row] = [
         r"|initializ)|Failed to connect to (?:coordinator|master|head|rendezvous|MASTER_ADDR)"
         r"|failed to (?:bind|listen)|cannot bind|init_process_group.*(?:timed|fail|time-out)|duplicate (?:node"
         r"|rank).*(?:rendezvous|join)|gcs.*(?:timed out|failed to connect)|world size .*not reached"
-        r"|min_?nodes.*not",
+        r"|min_?nodes.*not|(?:cluster|task)s? .{0,20}registration failed|wait_for_all_tasks_to_register",
     ),
     (
         Label.STORAGE,
