@@ -15,8 +15,8 @@ DECOYS: list[str] = [
     r"exception ignored in|leaked (?:semaphore|shared_memory)|resource_tracker"
     r"|destroy_process_group\(\) was not called|process group has NOT been destroyed|tokenizers_parallelism"
     r"|huggingface/tokenizers:",
-    r"(?:this|which) is not (?:a|an) (?:failure|error|problem)|(?:is|are) expected and harmless|can (?:safely )?be ignored"
-    r"|no action (?:is )?(?:required|needed)",
+    r"(?:this|which) is not (?:a|an) (?:failure|error|problem)|(?:is|are) expected and harmless"
+    r"|can (?:safely )?be ignored|no action (?:is )?(?:required|needed)",
     r"could not find the metadata file|will not load any checkpoints|libibverbs: warning"
     r"|couldn't load driver|apex is not installed|not installed, (?:skipping|falling)|falling back to"
     r"|fall back to",

@@ -35,10 +35,11 @@ def printed(text: str) -> bool:
 
 def not_finite(lines: Iterable[Line]) -> list[Finding]:
     """The finding that the norms of gradients are not finite any more, if they are not."""
-    norms: list[Point] = []
-    for line in lines:
-        if "norm" in line.text.lower() and (match := _NORM.search(line.text)) is not None:
-            norms.append(Point(float(match["v"]), line))
+    norms = [
+        Point(float(match["v"]), line)
+        for line in lines
+        if "norm" in line.text.lower() and (match := _NORM.search(line.text)) is not None
+    ]
     last = norms[-_LAST:]
     if not last or any(math.isfinite(point.value) for point in last):
         return []
