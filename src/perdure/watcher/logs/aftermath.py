@@ -19,9 +19,10 @@ from perdure.watcher.logs.reading import Line
 if TYPE_CHECKING:
     from perdure.watcher.logs.diagnose import Hit
 
-__all__ = ["lasting"]
+__all__ = ["lasting", "survived"]
 
 _STEP = re.compile(
+    r"(?!.*\b(?:nan|inf)\b)"
     r"(?=.*\b(?:loss|lr|learning[ _]rate|it/s|s/it|samples/s\w*|tok\w*/s\w*|acc\w*|reward|perplexity|ppl)\b)"
     r".*\b(?:step|iter(?:ation)?|epoch|batch|update)s?\b['\"]?\W{0,4}\d",
     re.IGNORECASE,
@@ -40,11 +41,18 @@ _STAY = frozenset({Label.HOST_OOM, Label.SCHED, Label.RANK_SKEW, Label.DESYNC, L
 
 def lasting(hits: Sequence[Hit], lines: Iterable[Line], trouble: Iterable[Line]) -> list[Hit]:
     """``hits`` without those that the job has survived. ``trouble`` are further lines that speak of an error."""
-    passing = [hit for hit in hits if hit.label.value.startswith(_MAY_PASS) and hit.label not in _STAY]
+    passing = [hit for hit in hits if _may_pass(hit)]
     if not passing:
         return list(hits)
+    quiet = survived([line for hit in hits for line in hit.lines] + list(trouble), lines)
+    gone = {id(hit) for hit in passing if hit.lines and all((line.file, line.rank) in quiet for line in hit.lines)}
+    return [hit for hit in hits if id(hit) not in gone]
+
+
+def survived(trouble: Iterable[Line], lines: Iterable[Line]) -> set[tuple[str, int | None]]:
+    """The files and ranks that went on after the last of their lines of ``trouble``."""
     last: dict[tuple[str, int | None], int] = {}
-    for line in [line for hit in hits for line in hit.lines] + list(trouble):
+    for line in trouble:
         key = (line.file, line.rank)
         last[key] = max(last.get(key, line.order), line.order)
     steps = dict.fromkeys(last, 0)
@@ -55,6 +63,11 @@ def lasting(hits: Sequence[Hit], lines: Iterable[Line], trouble: Iterable[Line])
                 steps[key] += _ENOUGH_STEPS
             elif _STEP.match(line.text):
                 steps[key] += 1
-    survived = {key for key, count in steps.items() if count >= _ENOUGH_STEPS}
-    gone = {id(hit) for hit in passing if hit.lines and all((line.file, line.rank) in survived for line in hit.lines)}
-    return [hit for hit in hits if id(hit) not in gone]
+    return {key for key, count in steps.items() if count >= _ENOUGH_STEPS}
+
+
+def _may_pass(hit: Hit) -> bool:
+    """Whether later steps can take it back. Of what the numbers say only one sentence about a NaN can pass."""
+    if hit.label is Label.NAN:
+        return len(hit.lines) == 1
+    return hit.label.value.startswith(_MAY_PASS) and hit.label not in _STAY

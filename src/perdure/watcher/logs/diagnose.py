@@ -141,6 +141,8 @@ def diagnose(lines: Sequence[Line], *, more: Iterable[Hit] = ()) -> Diagnosis:
 def _without(lines: Sequence[Line]) -> Diagnosis:
     """No signature matched: say nothing failed, or show what is new where something did."""
     trouble = [line for line in lines if line.level not in ("debug", "info", "warning") and _in_trouble(line.text)]
+    quiet = aftermath.survived(trouble, lines)
+    trouble = [line for line in trouble if (line.file, line.rank) not in quiet]
     if not trouble:
         return Diagnosis(None, Owner.NOBODY, None, 0.8 if lines else 0.0, "no line tells of a failure")
     usual = CLASSES[Label.UNKNOWN]
