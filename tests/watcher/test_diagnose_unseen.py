@@ -53,6 +53,13 @@ TimeoutError: flag was never set"""),
     ("hw.host", "node", "warn", "[ 77.123456] mce: [Hardware Error]: Machine check events logged\n[ 77.123999] EDAC MC1: 3 CE memory scrubbing error on CPU_SrcID#1_Chan#0_DIMM#1"),
     ("sw.user_code", "user", "stop_user", STEPS + "\n[rank3]: KeyError: 'labels'\nstep 47 loss 1.9 lr 1e-4\n[rank0]: RuntimeError: [1] Connection closed by peer [10.0.0.3]:11"),
     ("hw.gpu_ecc", "node", "evict", "RuntimeError: CUDA error: uncorrectable ECC error encountered\n" + STEPS),
+    ("hw.nvlink", "node", "evict", "n4:8:9 [2] transport/nvls.cc:301 NCCL WARN Cuda failure 401 'the operation cannot be performed in the present state'"),
+    ("hw.nvlink", "node", "evict", "Last error:\nFailed to bind NVLink SHARP (NVLS) Multicast memory of size 4096 : CUDA error 1 'invalid argument'"),
+    ("infra.driver", "node", "evict", "NVRM: this kernel module has the version 500.10.  Please\nNVRM: make sure that this kernel module and all NVIDIA driver"),
+    ("sw.stale_process", "infra", "restart", "Tried to allocate 64.00 MiB (GPU 0; 15.90 GiB total capacity; 80.00 MiB already allocated; 9.00 MiB free; 90.00 MiB reserved in total by PyTorch) If reserved memory is >> allocated memory try setting max_split_size_mb."),
+    ("infra.net_config", "user", "stop_user", "include/socket.h:301 WARN Socket creation failed : Address family not supported by protocol"),
+    ("infra.shm", "user", "stop_user", "RuntimeError: DataLoader worker (pid 61) is killed by signal: Bus error."),
+    ("infra.rdzv", "infra", "restart", "GRPC error information from remote target while calling /tensorflow.CoordinationService/RegisterTask:\n:{\"description\":\"Deadline Exceeded\"}"),
 ]
 
 HEALTHY: list[str] = [
@@ -66,6 +73,10 @@ HEALTHY: list[str] = [
     "    Clocks Event Reasons\n        HW Slowdown                       : Not Active\n            HW Thermal Slowdown           : Not Active",
     "W bfc_allocator.cc:1] Allocator (GPU_0_bfc) ran out of memory trying to allocate 1.0GiB. The caller indicates that this is not a failure, but may mean that more memory would help.\n" + STEPS,
     "[rank0]:[W1] Warning: WARNING: process group has NOT been destroyed before we destruct ProcessGroupNCCL. On normal program exit, the application should call destroy_process_group.",
+    "ReadTimeoutError: HTTPSConnectionPool(host='hub.example', port=443): Read timed out.\nRetrying in 1s [Retry 1/5].\n{'eval_loss': 2.1, 'epoch': 0.5}",
+    "wandb: Network error resolved after 0:00:09.1, resuming normal operation.",
+    "No PCIe AER errors.\nNo ARM processor errors.\nMCE records summary:\n\t2 Corrected error, no action required. errors",
+    "WARNING:root:NaN or Inf found in input tensor.\n" + STEPS,
     "checked 64 links: 0 errors, 0 lost\nmemory errors: 0, retries = 0\n" + STEPS,
 ]
 # fmt: on

@@ -23,7 +23,7 @@ __all__ = ["lasting", "survived"]
 
 _STEP = re.compile(
     r"(?!.*\b(?:nan|inf)\b)"
-    r"(?=.*\b(?:loss|lr|learning[ _]rate|it/s|s/it|samples/s\w*|tok\w*/s\w*|acc\w*|reward|perplexity|ppl)\b)"
+    r"(?=.*(?:\b|_)(?:loss|lr|learning[ _]rate|it/s|s/it|samples/s\w*|tok\w*/s\w*|acc\w*|reward|perplexity|ppl)\b)"
     r".*\b(?:step|iter(?:ation)?|epoch|batch|update)s?\b['\"]?\W{0,4}\d",
     re.IGNORECASE,
 )
@@ -34,6 +34,7 @@ _DONE = re.compile(
     re.IGNORECASE,
 )
 _NOT_DONE = re.compile(r"\b(?:not|before|fail\w*|error|unable|abort\w*|incomplete|last completed)\b", re.IGNORECASE)
+_AGAIN = re.compile(r"\bretry(?:ing)?\b(?!.*(?:exceeded|exhausted|giv|gave))", re.IGNORECASE)
 _ENOUGH_STEPS = 3
 _MAY_PASS = ("sw.", "infra.", "transient.")
 _STAY = frozenset({Label.HOST_OOM, Label.SCHED, Label.RANK_SKEW, Label.DESYNC, Label.CONTENTION, Label.CLOCK})
@@ -56,13 +57,16 @@ def survived(trouble: Iterable[Line], lines: Iterable[Line]) -> set[tuple[str, i
         key = (line.file, line.rank)
         last[key] = max(last.get(key, line.order), line.order)
     steps = dict.fromkeys(last, 0)
+    again: set[tuple[str, int | None]] = set()
     for line in lines:
         key = (line.file, line.rank)
         if line.order > last.get(key, line.order):
             if _DONE.search(line.text) and not _NOT_DONE.search(line.text):
                 steps[key] += _ENOUGH_STEPS
             elif _STEP.match(line.text):
-                steps[key] += 1
+                steps[key] += _ENOUGH_STEPS if key in again else 1
+            elif _AGAIN.search(line.text):
+                again.add(key)
     return {key for key, count in steps.items() if count >= _ENOUGH_STEPS}
 
 

@@ -8,7 +8,8 @@ DECOYS: list[str] = [
     r"\b(?:Future|Deprecation|PendingDeprecation|Resource|User|Runtime|Syntax|Import|Experimental)Warning\b",
     r"PMIX.*(?:NO-PERMISSIONS|ERR_NO_PERM|ERROR: (?:ERROR|NOT-FOUND|UNREACH|OUT-OF-RESOURCE)?\b.* in file)"
     r"|PMIX ERROR",
-    r"errno: 97|address family not supported by protocol|cannot be retrieved|hostname of the client socket",
+    r"errno: 97|(?<!creation failed : )address family not supported by protocol|cannot be retrieved"
+    r"|hostname of the client socket",
     r"deprecat|is experimental|will be removed in|legacy",
     r"failed to load image python extension|unable to register (?:cu|\w+ factory)|could not find TensorRT"
     r"|TF-TRT Warning|computation_placer|cuDNN factory",
@@ -16,7 +17,8 @@ DECOYS: list[str] = [
     r"|destroy_process_group\(\) was not called|process group has NOT been destroyed|tokenizers_parallelism"
     r"|huggingface/tokenizers:",
     r"(?:this|which) is not (?:a|an) (?:failure|error|problem)|(?:is|are) expected and harmless"
-    r"|can (?:safely )?be ignored|no action (?:is )?(?:required|needed)",
+    r"|can (?:safely )?be ignored|no action (?:is )?(?:required|needed)"
+    r"|(?:error|outage|connection) (?:has been |was |is )?resolved|resuming normal operation",
     r"could not find the metadata file|will not load any checkpoints|libibverbs: warning"
     r"|couldn't load driver|apex is not installed|not installed, (?:skipping|falling)|falling back to"
     r"|fall back to",
@@ -43,7 +45,7 @@ DECOYS: list[str] = [
 ]
 
 ZEROS: list[str] = [
-    r"\bno (?:\S+ )?(?:errors?|failures?|stragglers?|nans?|problems?|issues?|faults?|corruption|mismatch\w*)\b",
+    r"\bno (?:[\w-]+ ){0,2}(?:errors?|failures?|stragglers?|nans?|problems?|issues?|faults?|corruption|mismatch\w*)\b",
     r"\b\w*(?:errors?|failures?|failed|retries|nans?|skipped|restarts?|lost|dropped|timeouts?)['\"]?\s*[:=]\s*"
     r"(?:0\b(?!\.\d)|none\b|\[\]|false\b)",
     r"(?:^|[,;:(|=>]\s*|\b(?:with|and|had|has|found|got|of|reported|are|were) )0 (?:errors?|failures?|failed|retries"

@@ -41,7 +41,7 @@ __all__ = [
     "without_zeros",
 ]
 
-_SENTENCE = re.compile(r"(?<=[\w)\]'\"`][.!?]) +(?=[A-Z])")
+_SENTENCE = re.compile(r"(?<=[\w)\]'\"`][.!?]) +(?=[A-Z])|(?<=\)) +(?=If )")
 _CLAUSE = re.compile(r"[,;] +(?:(?:and|so|but) )?$| - $")
 
 CERTAIN = 4.0

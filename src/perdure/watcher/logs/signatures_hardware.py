@@ -138,6 +138,11 @@ CERTAIN_ROWS: list[Row] = [
 
 ROWS: list[Row] = [
     (
+        Label.NVLINK,
+        "the fabric of NVLinks does not take the multicast that NCCL sets up",
+        r"NVLink SHARP .*(?:fail|error)|fail\w* to \w+ NVLink|nvls\.cc:\d+ NCCL WARN Cuda failure",
+    ),
+    (
         Label.NIC_LINK,
         "a network link fails",
         r"NET/IB.*(?:async event|async fatal).*(?:port|catastrophic|fatal|device)"

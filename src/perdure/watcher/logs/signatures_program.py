@@ -41,7 +41,8 @@ FIRST_ROWS: list[Row] = [
     (
         Label.GPU_OOM,
         "the memory of a GPU is too small for the program",
-        r"CUDA out of memory|(?:HIP|XPU|MPS|NPU|TPU|GPU|device|hbm)\S* (?:backend )?(?:is "
+        r"CUDA out of memory|\btried to allocate [\d.]+ [KMGT]i?B\b"
+        r"|(?:HIP|XPU|MPS|NPU|TPU|GPU|device|hbm)\S* (?:backend )?(?:is "
         r"|has )?(?:run )?out of memory|cuda\.OutOfMemoryError|torch\.OutOfMemoryError"
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA error: out of memory"
         r"|CUDA failure.*out of memory|RESOURCE_EXHAUSTED|Resource exhausted:|OOM when allocating"
