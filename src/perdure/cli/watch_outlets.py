@@ -1,6 +1,6 @@
 """What a watcher has seen and what it says, given out: sentences on stderr, lines of JSON, webhooks, ``/metrics``.
 
-The commands of `perdure watch` that watch share these flags (`add_outlet_flags`) and call `Outlets.give` after each look.
+The commands of `perdure watch` that watch share these flags (`add_outlet_flags`) and call `Outlets.give` at each look.
 No outlet stalls or ends the watch: what cannot be delivered is said once on stderr, and once more when it works again.
 """
 
@@ -10,7 +10,7 @@ import argparse
 import os
 import sys
 import time
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,8 +20,11 @@ from typing import TYPE_CHECKING, Self
 from perdure.errors import CallError
 
 if TYPE_CHECKING:
-    from perdure.cli.lines import Lines
+    from perdure.cli.watch_live import LiveView
     from perdure.watcher.evidence import Verdict
+    from perdure.watcher.exposition import MetricsPage
+    from perdure.watcher.line_writer import LineWriter
+    from perdure.watcher.recording import WatchRecord
     from perdure.watcher.samples import NodeLook
     from perdure.watcher.webhook import Webhook
 
@@ -38,8 +41,17 @@ _END_S = 5.0
 def add_outlet_flags(parser: argparse.ArgumentParser) -> None:
     """Add the flags that say where verdicts and numbers go."""
     group = parser.add_argument_group("where it is told")
+    group.add_argument(
+        "--live",
+        action="store_true",
+        help="show ranks and open incidents at the bottom of the terminal, below what is printed; where stderr is no "
+        "terminal there are plain lines",
+    )
     group.add_argument("--name", metavar="NAME", help="what the job is called in messages and metrics")
     group.add_argument("--json", metavar="FILE", help="write each verdict to FILE, too, as a line of JSON")
+    group.add_argument(
+        "--record", metavar="DIR", help="keep in DIR what perdure console --watch DIR shows: ranks over time, verdicts"
+    )
     group.add_argument(
         "--webhook",
         metavar="URL",
@@ -74,23 +86,22 @@ class Outlets:
     """Where a watcher tells. Make it with `of`; `give` after each look, `close` at the end. One thread calls."""
 
     def __init__(self, *, job: str) -> None:
-        from perdure.cli.lines import Lines
+        from perdure.watcher.line_writer import LineWriter
 
         self.job = job
         self._stack = ExitStack()
-        self._stderr = Lines(sys.stderr.fileno())
+        self._stderr = LineWriter(sys.stderr.fileno())
         self._stack.callback(self._stderr.close)
-        self._json: Lines | None = None
+        self._json: LineWriter | None = None
         self._json_name = ""
         self._webhook: Webhook | None = None
         self._suspicions = False
         self._acted_on: OrderedDict[str, None] = OrderedDict()
         self._failing: dict[str, str] = {}
-        self._counts: Counter[str] = Counter()
-        self._looks: dict[str, NodeLook] = {}
-        self._open: tuple[Verdict, ...] = ()
-        self._page: tuple[object, str] = (None, "")
-        self._looked = 0
+        self.view: LiveView | None = None
+        "The view on the terminal, if there is one: what else is to be read there must go through it."
+        self._page: MetricsPage | None = None
+        self._record: WatchRecord | None = None
 
     @classmethod
     def of(cls, args: argparse.Namespace, *, job: str) -> Outlets:
@@ -100,6 +111,8 @@ class Outlets:
         """
         outlets = cls(job=args.name or job)
         try:
+            if args.live and sys.stderr.isatty():
+                outlets._open_view()
             if args.json is not None:
                 outlets._open_json(args.json)
             url = args.webhook or os.environ.get("PERDURE_WEBHOOK", "")
@@ -107,17 +120,24 @@ class Outlets:
                 outlets._open_webhook(url, args)
             if args.metrics_port is not None:
                 outlets._open_metrics(args)
+            if args.record is not None:
+                outlets._open_record(Path(args.record))
         except BaseException:
             outlets.close()
             raise
         return outlets
 
+    def _open_view(self) -> None:
+        from perdure.cli.watch_live import LiveView
+
+        self.view = self._stack.enter_context(LiveView(job=self.job))
+
     def _open_json(self, name: str) -> None:
-        from perdure.cli.lines import Lines
+        from perdure.watcher.line_writer import LineWriter
 
         try:
             with open(name, "ab", buffering=0) as file:
-                self._json, self._json_name = Lines(file.fileno()), name
+                self._json, self._json_name = LineWriter(file.fileno()), name
         except OSError as error:
             raise CallError(f"cannot write {name}: {error.strerror}") from error
         self._stack.callback(self._json.close)
@@ -141,6 +161,7 @@ class Outlets:
         self._stack.callback(self._webhook.close, _END_S)
 
     def _open_metrics(self, args: argparse.Namespace) -> None:
+        from perdure.watcher.exposition import MetricsPage
         from perdure.watcher.metrics_server import MetricsServer
 
         token = os.environ.get("PERDURE_METRICS_TOKEN", "")
@@ -151,13 +172,22 @@ class Outlets:
                 raise CallError(f"cannot read {args.metrics_token_file}: {error.strerror}") from error
         if (token or args.metrics_token_file) and len(token) < _LEAST_TOKEN:
             raise CallError(f"the token of /metrics has {len(token)} characters; it must have {_LEAST_TOKEN} or more")
-        server = MetricsServer(self.metrics, host=args.metrics_host, port=args.metrics_port, token=token)
+        self._page = MetricsPage(job=self.job)
+        server = MetricsServer(self._page.text, host=args.metrics_host, port=args.metrics_port, token=token)
         self._stack.callback(server.close)
         self.say(f"metrics at {server.url}")
 
+    def _open_record(self, folder: Path) -> None:
+        from perdure.watcher.recording import WatchRecord
+
+        self._record = self._stack.enter_context(WatchRecord(folder, job=self.job))
+
     def say(self, sentence: str) -> None:
         """Tell people a sentence."""
-        self._stderr.write(f"perdure watch: {sentence}".encode(errors="replace"))
+        if self.view is not None:
+            self.view.say(f"perdure watch: {sentence}")
+        else:
+            self._stderr.write(f"perdure watch: {sentence}".encode(errors="replace"))
 
     def give(
         self,
@@ -172,36 +202,23 @@ class Outlets:
         """
         import msgspec
 
-        for each in looks:
-            self._looks[each.node] = each
-        self._open = tuple(still_open)
-        self._looked += 1
+        from perdure.watcher.recording import dated
+
         wall_s = time.time()
+        told = [dated(each, now_s=now_s, wall_s=wall_s) for each in told]
         for verdict in told:
-            self._counts[verdict.label.value] += 1
-            dated = msgspec.structs.replace(verdict, wall_s=wall_s - (now_s - verdict.at_s))
-            self.say(f"{dated.stage.value}: {dated.sentence} [{dated.incident}]")
+            self.say(f"{verdict.stage.value}: {verdict.sentence} [{verdict.incident}]")
             if self._json is not None:
-                self._json.write(msgspec.json.encode(dated))
-            if self._webhook is not None and self._posted(dated):
-                self._webhook.send(dated)
+                self._json.write(msgspec.json.encode(verdict))
+            if self._webhook is not None and self._posted(verdict):
+                self._webhook.send(verdict)
+        if self.view is not None:
+            self.view.give(looks, still_open=still_open, now_s=now_s)
+        if self._page is not None:
+            self._page.give(told, looks=looks, still_open=still_open, now_s=now_s)
+        if self._record is not None:
+            self._record.give(told, looks=looks, still_open=still_open, now_s=now_s)
         self._tell_failures()
-
-    def metrics(self) -> str:
-        """The page of metrics as of the last look. From any thread."""
-        from perdure.watcher.exposition import watch_metrics
-
-        looked, looks = self._looked, list(self._looks.values())
-        if self._page[0] != looked:
-            text = watch_metrics(
-                job=self.job,
-                verdicts=self._open,
-                ranks=[sample for look in looks for sample in look.samples],
-                nodes=[look.host for look in looks if look.host is not None],
-                told=dict(self._counts),
-            )
-            self._page = looked, text
-        return self._page[1]
 
     def _posted(self, verdict: Verdict) -> bool:
         """Whether people are called: for what is to be acted on, and when that is over."""
@@ -221,6 +238,7 @@ class Outlets:
         problems: Mapping[str, str] = {
             f"verdicts cannot be written to {self._json_name}": self._json.problem if self._json else "",
             "the webhook does not take verdicts": self._webhook.problem if self._webhook else "",
+            "the record cannot be written": self._record.problem if self._record else "",
         }
         for what, why in problems.items():
             if bool(why) == (what in self._failing):

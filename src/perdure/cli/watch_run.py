@@ -8,6 +8,7 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 from contextlib import ExitStack
@@ -62,10 +63,7 @@ def main(args: argparse.Namespace) -> int:
             raise CallError("PERDURE_PROBE is off here, so ranks would write no records; unset it to watch them")
         outlets = stack.enter_context(Outlets.of(args, job=_name_of(command)))
         theirs = {key: value for key, value in os.environ.items() if key not in SECRETS}
-        try:
-            process = subprocess.Popen(command, env={**theirs, **added})
-        except OSError as error:
-            raise CallError(f"cannot start {command[0]}: {error.strerror}", command=command) from error
+        process = _start(command, {**theirs, **added}, outlets)
         _pass_on(process)
         node = NodeWatch(folder, node=socket.gethostname(), disks=[Path.cwd()])
         stack.callback(node.close)
@@ -86,6 +84,32 @@ def main(args: argparse.Namespace) -> int:
             outlets.say("no rank was seen: COMMAND started no process with RANK and torch")
     code = process.returncode
     return 128 - code if code < 0 else code
+
+
+def _start(command: list[str], env: dict[str, str], outlets: Outlets) -> subprocess.Popen[bytes]:
+    """Start it; below what it prints on a terminal there may be a view."""
+    view = outlets.view
+    above = [] if view is None else [stream for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    ends: dict[object, int] = {}
+    pipes = [os.pipe() for _ in above]
+    try:
+        for stream, (_, end) in zip(above, pipes, strict=True):
+            ends[stream] = end
+        if ends:
+            env = {"PYTHONUNBUFFERED": "1", **env}
+        try:
+            process = subprocess.Popen(command, env=env, stdout=ends.get(sys.stdout), stderr=ends.get(sys.stderr))
+        except OSError as error:
+            for read, _ in pipes:
+                os.close(read)
+            raise CallError(f"cannot start {command[0]}: {error.strerror}", command=command) from error
+    finally:
+        for _, end in pipes:
+            os.close(end)
+    if view is not None:
+        for read, _ in pipes:
+            view.pass_on(read)
+    return process
 
 
 def _name_of(command: list[str]) -> str:

@@ -1,7 +1,7 @@
 """Lines that a thread writes: whoever gives them never waits, whatever hangs or is full at the other end.
 
 A terminal that is paused, a pipe that nobody reads, a file server that is gone and a full disk all look alike to the
-giver: `Lines.problem` says so. Lines that had no room are counted. After a line that could be written in part only, the
+giver: `LineWriter.problem` says so. Lines without room are counted. After a line that was written in part only, the
 next one begins on a line of its own.
 """
 
@@ -12,12 +12,12 @@ import threading
 from collections import deque
 from typing import Final
 
-__all__ = ["Lines"]
+__all__ = ["LineWriter"]
 
 _MOST_WAITING: Final = 4096
 
 
-class Lines:
+class LineWriter:
     """Writes lines to a copy of the file descriptor ``fd``. ``most`` lines may wait."""
 
     def __init__(self, fd: int, *, most: int = _MOST_WAITING) -> None:
@@ -28,7 +28,7 @@ class Lines:
         self.dropped = 0
         self.problem = ""
         "Why the last line could not be written; empty if it was."
-        self._thread = threading.Thread(target=self._run, name="perdure-lines", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="perdure-line-writer", daemon=True)
         self._thread.start()
 
     def write(self, line: bytes) -> None:
