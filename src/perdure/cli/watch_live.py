@@ -165,10 +165,11 @@ def picture(
 
     steps = [each.step for each in samples if each.step is not None]
     doing = Counter(each.doing for each in heat.now.values())
-    parts = [f"{heat.job}: {len(samples)} ranks on {len({each.node for each in samples})} nodes"]
+    nodes = len({each.node for each in samples})
+    parts = [f"{heat.job}: {_many(len(samples), 'rank')} on {_many(nodes, 'node')}"]
     if steps:
         parts.append(f"step {min(steps)}" if min(steps) == max(steps) else f"steps {min(steps)} to {max(steps)}")
-    parts += [f"{n} {word.replace('_', ' ')}" for word, n in doing.most_common()]
+    parts += [_does(n, word) for word, n in doing.most_common()]
     lines: list[Text | Table] = [Text("─" * width, style="dim"), Text(", ".join(parts), style="bold", no_wrap=True)]
     incidents = _incidents(still_open)
     room = max(_LEAST_ROOM, height * 2 // 3 - len(lines) - 2 - 2 * len(incidents))
@@ -182,6 +183,15 @@ def picture(
         lines += [_ranks(heat, chosen), Text(f"the {len(chosen)} ranks that stand out most; by node:", style="dim")]
         lines.append(_nodes(heat, some))
     return Group(*lines, *incidents)
+
+
+def _many(n: int, what: str) -> str:
+    return f"{n} {what}{'' if n == 1 else 's'}"
+
+
+def _does(n: int, doing: str) -> str:
+    """``1 works``, ``2 work``, ``2 in kernel``."""
+    return f"{n} {(doing if n == 1 else doing.removesuffix('s')).replace('_', ' ')}"
 
 
 def _table(*columns: str) -> Table:
@@ -234,7 +244,7 @@ def _nodes(heat: Heat, most: int) -> Table:
             str(len(ranks)),
             str(min(steps)) if steps else "",
             f"{max(ratios):.2f}" if ratios else "",
-            Text(", ".join(f"{n} {word.replace('_', ' ')}" for word, n in doing.most_common(3))),
+            Text(", ".join(_does(n, word) for word, n in doing.most_common(3))),
             _strip(heat, ranks[0].rank),
         )
     return table

@@ -158,7 +158,7 @@ class Outlets:
             )
         self._webhook = Webhook(url, job=self.job, form=args.webhook_form)
         self._suspicions = args.webhook_suspicions
-        self._stack.callback(self._webhook.close, _END_S)
+        self._stack.callback(self._webhook.close, 0.1)  # `close` has waited before
 
     def _open_metrics(self, args: argparse.Namespace) -> None:
         from perdure.watcher.exposition import MetricsPage
