@@ -178,8 +178,13 @@ class Outlets:
         self.say(f"metrics at {server.url}")
 
     def _open_record(self, folder: Path) -> None:
-        from perdure.watcher.recording import WatchRecord
+        from perdure.watcher.recording import VERDICTS, WatchRecord
 
+        if (folder / VERDICTS).exists():  # of a run before, whose incidents had the same numbers
+            try:
+                os.replace(folder / VERDICTS, folder / f"{VERDICTS}.before")
+            except OSError as error:
+                raise CallError(f"cannot write into {folder}: {error.strerror}") from error
         self._record = self._stack.enter_context(WatchRecord(folder, job=self.job))
 
     def say(self, sentence: str) -> None:

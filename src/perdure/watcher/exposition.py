@@ -9,15 +9,17 @@ lists; incidents are no label, for their ids never end. `MetricsPage` keeps what
 from __future__ import annotations
 
 import math
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from perdure.watcher.evidence import Stage, Verdict
+from perdure.watcher.prometheus import parse
 from perdure.watcher.samples import GpuState, NodeLook, NodeSample, RankSample
 
-__all__ = ["CONTENT_TYPE", "NODE_SERIES", "RANK_SERIES", "MetricsPage", "watch_metrics"]
+__all__ = ["CONTENT_TYPE", "NODE_SERIES", "RANK_SERIES", "MetricsPage", "joined", "watch_metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 RANK_SERIES: Final = 256
@@ -26,6 +28,8 @@ _MOST_VERDICTS: Final = 64
 _MOST_NAMED: Final = 16
 _LONGEST_LABEL: Final = 128
 _KNOWN_S: Final = 300.0
+_HEAD: Final = re.compile(r"# (HELP|TYPE) (perdure_watch_[a-z_]+) (.+)")
+_LABELS: Final = frozenset({"rank", "node", "gpu", "disk", "phase", "stage", "fault", "owner", "action"})
 
 _RANK: Final[Mapping[str, tuple[str, Callable[[RankSample], float | None]]]] = {
     "step": ("Completed optimizer steps.", lambda rank: rank.step),
@@ -214,6 +218,32 @@ def _number(value: float) -> str:
 def _escaped(text: str) -> str:
     cut = text[:_LONGEST_LABEL].encode(errors="replace").decode()
     return cut.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def joined(pages: Mapping[str, str]) -> str:
+    """One page of the pages of several jobs, which were kept somewhere: by job, which is the label that they get.
+
+    What is not of a watcher is left out, so a file that somebody has changed cannot break the page.
+    """
+    heads: dict[str, dict[str, str]] = {}
+    series: dict[str, dict[str, str]] = {}
+    for job, text in pages.items():
+        for line in text.splitlines():
+            if head := _HEAD.fullmatch(line):
+                heads.setdefault(head[2], {}).setdefault(head[1], head[3])
+        for metric in parse(text).metrics:
+            if metric.name not in heads or set(heads[metric.name]) != {"HELP", "TYPE"}:
+                continue
+            if heads[metric.name]["TYPE"] not in ("gauge", "counter") or not set(metric.labels) - {"job"} <= _LABELS:
+                continue
+            labels = {**metric.labels, "job": job}
+            inside = ",".join(f'{key}="{_escaped(labels[key])}"' for key in ("job", *sorted(set(labels) - {"job"})))
+            name = f"{metric.name}{{{inside}}}"
+            series.setdefault(metric.name, {}).setdefault(name, f"{name} {_number(metric.value)}")
+    lines = []
+    for name, of in series.items():
+        lines += [f"# HELP {name} {heads[name]['HELP']}", f"# TYPE {name} {heads[name]['TYPE']}", *of.values()]
+    return "".join(f"{line}\n" for line in lines)
 
 
 class MetricsPage:

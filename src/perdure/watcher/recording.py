@@ -30,18 +30,42 @@ from perdure.watcher.heat import Heat
 from perdure.watcher.line_writer import LineWriter
 from perdure.watcher.samples import NodeLook
 
-__all__ = ["HEAT", "METRICS", "VERDICTS", "WatchRecord", "dated"]
+__all__ = ["HEAT", "METRICS", "VERDICTS", "WatchRecord", "dated", "read_verdicts"]
 
 HEAT: Final = "heat.json"
 METRICS: Final = "watch.prom"
 VERDICTS: Final = "verdicts.jsonl"
 _SHARE: Final = 20
 "The thread rests this many times as long as a write took."
+_MOST_READ: Final = 16 << 20
 
 
 def dated(verdict: Verdict, *, now_s: float, wall_s: float) -> Verdict:
     """``verdict`` with the wall time of its ``at_s``; ``now_s`` on its clock and ``wall_s`` are the same moment."""
     return msgspec.structs.replace(verdict, wall_s=wall_s - (now_s - verdict.at_s))
+
+
+def read_verdicts(path: Path) -> tuple[list[Verdict], int]:
+    """The verdicts in a file of lines of JSON, the oldest first, and how many lines could not be read.
+
+    Of a file of more than 16 MiB only the end is read. Raises `OSError` if there is no such file.
+    """
+    with open(path, "rb") as file:
+        size = file.seek(0, os.SEEK_END)
+        file.seek(max(0, size - _MOST_READ))
+        lines = file.read(_MOST_READ).split(b"\n")
+    if size > _MOST_READ:
+        del lines[0]
+    told, unread = [], 0
+    decode = msgspec.json.Decoder(Verdict).decode
+    for line in lines:
+        if not line.strip():
+            continue
+        try:
+            told.append(decode(line))
+        except (msgspec.MsgspecError, UnicodeDecodeError):
+            unread += 1
+    return told, unread
 
 
 class WatchRecord:
