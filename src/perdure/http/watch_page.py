@@ -16,8 +16,8 @@ from perdure.http.jobs import Jobs
 from perdure.http.pages import Page, day, esc, respond, tag
 from perdure.http.watched import Incident, Watched, wall_of
 from perdure.watcher.evidence import Stage
-from perdure.watcher.heat import HeatRecord
-from perdure.watcher.labels import CLASSES
+from perdure.watcher.heat import Doing, HeatRecord
+from perdure.watcher.labels import CLASSES, Action
 from perdure.watcher.verdicts import kind_of
 
 __all__ = ["PAGE", "incidents_of", "section"]
@@ -26,6 +26,7 @@ _WIDTH: Final = 1000.0
 _LEAST: Final = 4.0
 _MOST_LANES: Final = 60
 _MOST_MARKS: Final = 40
+_SLOW: Final = 1.05
 
 
 def _routes(jobs: Jobs) -> list[BaseRoute]:
@@ -77,7 +78,7 @@ def _body(watched: Watched) -> str:
     incidents, heat = watched.incidents(), watched.heat()
     still_open = [each for each in incidents if not each.over]
     notes = "".join(
-        f'<p class="note{" bad" if each.last.stage is Stage.VERDICT else ""}">{esc(each.last.sentence)}: '
+        f'<p class="note{" bad" if _grave(each) else ""}">{esc(each.last.sentence)}: '
         f"{esc(each.last.action.value)}, for {esc(each.last.owner.value)}</p>"
         for each in still_open[-4:]
     )
@@ -87,7 +88,7 @@ def _body(watched: Watched) -> str:
     )
     now_at = time.time() if heat is None else max(heat.wall_s, *(each.began_at for each in incidents), 0.0)
     ranks = _section("Ranks over time", _map(watched, heat), "heat-map")
-    worst = _section("Ranks that stand out", _worst(heat), "worst") if heat is not None and heat.worst else ""
+    worst = _section("Ranks that stand out now", _worst(heat), "worst") if heat is not None and heat.ranks else ""
     told = _section("Incidents", incidents_of(incidents, begin_at=_begin(incidents, heat), now_at=now_at), "incidents")
     return head + ranks + told + worst
 
@@ -136,7 +137,10 @@ def _worst(heat: HeatRecord) -> str:
         + tag("td", "" if each.waits is None else f"{each.waits:.0%}", class_="n")
         + "</tr>"
         for each in heat.worst
+        if Doing.__members__.get(each.doing.upper(), Doing.UNKNOWN) >= Doing.IN_KERNEL or (each.ratio or 0.0) >= _SLOW
     )
+    if not rows:
+        return tag("p", "None does.", class_="quiet")
     return f'<div class="scroll"><table><thead><tr>{head}</tr></thead><tbody>{rows}</tbody></table></div>'
 
 
@@ -209,6 +213,10 @@ def _bars(incident: Incident, *, begin_at: float, end_at: float, until_at: float
         for each, at in incident.evidence()[:_MOST_MARKS]
     )
     return bars + marks
+
+
+def _grave(incident: Incident) -> bool:
+    return incident.last.stage is Stage.VERDICT and incident.last.action is not Action.WARN
 
 
 def _pill(incident: Incident) -> str:

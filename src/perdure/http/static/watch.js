@@ -28,8 +28,8 @@
   const css = (rgb) => `rgb(${rgb.join(" ")})`;
 
   function doingColour(word) {
-    if (word === "silent") return mix(plain(), ink(), 0.55);
-    return word in DOING ? DOING[word] : ink(); // stopped, gone
+    const grave = { silent: 0.5, stopped: 0.88, gone: 1 }[word];
+    return grave ? mix(plain(), ink(), grave) : DOING[word];
   }
 
   function ratioColour(ratio) {
