@@ -117,7 +117,8 @@ def test_the_api_tells_incidents_and_ranks(tmp_path: Path) -> None:
     assert (incident["stage"], incident["ranks"], incident["action"]) == ("verdict", [5], "evict")
     assert [each["stage"] for each in incident["told"]] == ["suspicion", "verdict"]
     assert 4.0 < incident["told"][1]["at"] - incident["began_at"] < 6.0
-    assert incident["told"][1]["at"] - incident["evidence"][0]["at"] == pytest.approx(2.0)
+    found = [each["at"] for each in incident["evidence"]]
+    assert [each["at"] - at for each, at in zip(incident["told"], found, strict=True)] == pytest.approx([2.0, 2.0])
     whole = client.get("/api/watch/train/incidents/0.1").json()
     assert "Why this verdict" in whole["explanation"]
     heat = client.get("/api/watch/train/heat").json()
@@ -134,7 +135,7 @@ def test_the_page_escapes_and_says_why(tmp_path: Path) -> None:
     assert "&lt;as&gt;" in html
     assert "<as>" not in html
     assert html.count('<rect class="stage-') == 2
-    assert html.count('<rect class="mark"') == 1
+    assert html.count('<rect class="mark"') == 2
     assert "Why this verdict" in html
     assert "evict, for node" in html
     assert "pill-cleared" in client.get("/watch/done").text

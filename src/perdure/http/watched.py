@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar
 import msgspec
 
 from perdure.errors import CallError, StorageError
-from perdure.watcher.evidence import Stage, Verdict
+from perdure.watcher.evidence import Evidence, Stage, Verdict
 from perdure.watcher.explaining import explain, lives_of
 from perdure.watcher.exposition import joined
 from perdure.watcher.heat import HeatRecord
@@ -92,10 +92,13 @@ class Incident:
             ],
         }
 
-    def evidence(self) -> list[tuple[Any, float]]:
-        """Each piece of evidence of what it was last, with its time in seconds since 1970."""
-        last = self.last
-        return [(each, wall_of(last) - (last.at_s - each.at_s)) for each in last.evidence]
+    def evidence(self) -> list[tuple[Evidence, float]]:
+        """Each piece of evidence that was told, the oldest first, with its time in seconds since 1970."""
+        found: dict[tuple[str, str, float], tuple[Evidence, float]] = {}
+        for told in self.told:
+            for each in told.evidence:
+                found.setdefault((each.kind, each.sentence, each.at_s), (each, wall_of(told) - (told.at_s - each.at_s)))
+        return sorted(found.values(), key=lambda one: one[1])
 
 
 def wall_of(verdict: Verdict) -> float:
