@@ -39,6 +39,7 @@ from perdure.supervisor.node import NodeAttempt
 from perdure.supervisor.signals import asking_signals
 from perdure.supervisor.standby import StandbyRanks
 from perdure.supervisor.takeover import Succession
+from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Eye, Gone, Told, Wanted
 from perdure.wire import Address
 
 __all__ = ["Launcher", "LauncherConfig"]
@@ -85,6 +86,8 @@ class LauncherConfig:
     "What a controller on this machine prints."
     standby: bool = True
     "Whether ranks may be forked from an interpreter that has imported what they need."
+    forked_calls: str | None = None
+    "A ``module:function`` that ranks which are forked call before their script."
 
 
 class Starting(Protocol):
@@ -121,6 +124,7 @@ class Launcher:
         env: Mapping[str, str],
         log: Log,
         agent: AgentLink | None = None,
+        eye: Eye | None = None,
         clock: Clock = SYSTEM,
         stdout: BinaryIO | None = None,
         stderr: BinaryIO | None = None,
@@ -128,6 +132,7 @@ class Launcher:
         checked_nproc(config.node.nproc)
         self._config, self._env, self._log, self._clock = config, env, log, clock
         self._agent = agent or NoAgent()
+        self._eye = eye
         self._start_controller, self._take_over, self._secret = start_controller, take_over, secret
         self._starting: Starting | None = None
         self._end_controller = end_controller
@@ -189,6 +194,8 @@ class Launcher:
                 if self._succession is not None:
                     self._succession.close()
                 self._agent.release()
+                if self._eye is not None:
+                    self._eye.close()
                 self._guard.dismiss()
                 self._port.close()
                 reap_orphans(keep=())
@@ -240,6 +247,7 @@ class Launcher:
             self._be_refused(self._link.refused)
         self._agent.poll()
         self._look_at_ranks()
+        self._watch_ranks()
         self._keep_house()
         self._keep_the_lease()
         if self._succession is not None and self._take_over is not None:
@@ -269,6 +277,10 @@ class Launcher:
         for ended in attempt.poll(self._name):
             self._tell_progress(attempt)  # the last steps before the end count too
             self._link.send(ended)
+            if not attempt.ending:
+                rank = attempt.order.base + ended.local_rank
+                pid = attempt.pid_of(ended.local_rank)
+                self._tell_eye(Gone(rank=rank, pid=pid, code=ended.code, signal=ended.signal, tail=ended.tail))
         if attempt.over is None and (over := attempt.finish(self._name)) is not None:
             self._tell_progress(attempt)
             self._turn_port()
@@ -284,6 +296,33 @@ class Launcher:
                     busy=self._lateness.busy,
                 )
             )
+
+    def _watch_ranks(self) -> None:
+        """Pass on what the eye of this node has seen."""
+        if self._eye is None:
+            return
+        try:
+            looks, problem = self._eye.poll(), self._eye.problem()
+        except Exception as error:
+            self._blind(error)
+            return
+        for look in looks:
+            if len(look) <= MAX_LOOK_BYTES:
+                self._link.send(m.Watched(look=look))
+        if problem:
+            self._log.print(f"node {self._name}: {problem}")
+
+    def _tell_eye(self, what: Told) -> None:
+        if self._eye is not None:
+            try:
+                self._eye.tell(what)
+            except Exception as error:
+                self._blind(error)
+
+    def _blind(self, error: Exception) -> None:
+        """Go on without an eye, whatever has happened to it."""
+        self._eye = None
+        self._log.print(f"node {self._name}: its ranks are not watched any more ({error!r}); the job goes on")
 
     def _look_for_late_ranks(self, attempt: NodeAttempt) -> None:
         late = self._lateness.look(
@@ -321,7 +360,8 @@ class Launcher:
         guard = self._guard
         ours = set() if self._attempt is None else self._attempt.pids()
         helpers = [
-            None if each is None else each.pid for each in (guard, self._standby, self._examining, self._starting)
+            None if each is None else each.pid
+            for each in (guard, self._standby, self._examining, self._starting, self._eye)
         ]
         reap_orphans(keep=ours | {pid for pid in helpers if pid is not None})
         if guard is not None and not guard.alive():
@@ -399,6 +439,7 @@ class Launcher:
         if attempt is None or attempt.over is not None:
             return
         self._log.print(f"node {self._name}: {why}; ending its ranks")
+        self._tell_eye(Ending())
         attempt.kill()
         attempt.finish(self._name, wait_s=60.0)
         self._turn_port()
@@ -426,16 +467,20 @@ class Launcher:
                     self._start(message)
             case v.Terminate(_, number, failed):
                 if attempt is not None and attempt.number == number:
+                    self._tell_eye(Ending())
                     attempt.terminate(failed=failed)
             case v.Kill(_, number):
                 if attempt is not None and attempt.number == number:
                     if attempt.over is not None:
                         self._link.send(attempt.over)
+                    self._tell_eye(Ending())
                     attempt.kill()
                 elif attempt is None or attempt.number < number:  # it never started here
                     self._link.send(v.Over(node=self._name, attempt=number))
             case v.Examine():
                 self._examine(message)
+            case m.Wanted(ranks):
+                self._tell_eye(Wanted(ranks))
             case m.Release(exit_code=code):
                 self._exit_code = code
             case _:
@@ -499,6 +544,8 @@ class Launcher:
             restore_before=order.restore_before,
             skip=order.skip,
         )
+        ranks = tuple(range(order.base, order.base + config.node.nproc))
+        self._tell_eye(Began(attempt=order.attempt, ranks=ranks))
         attempt.start(
             standby.start,
             nproc=config.node.nproc,
@@ -530,5 +577,6 @@ class Launcher:
             run_mark=self._run_mark,
             wanted=self._config.standby,
             say=lambda sentence: self._log.print(f"node {self._name}: {sentence}"),
+            calls=self._config.forked_calls,
             clock=self._clock,
         )

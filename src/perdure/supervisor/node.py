@@ -91,6 +91,15 @@ class NodeAttempt:
         """The ranks' processes."""
         return {rank.pid for rank in self._ranks}
 
+    def pid_of(self, local_rank: int) -> int:
+        """The process of a rank; 0 once nothing of the attempt is left."""
+        return self._ranks[local_rank].pid if local_rank < len(self._ranks) else 0
+
+    @property
+    def ending(self) -> bool:
+        """Whether ranks have been told to end."""
+        return self._terminated or self._killer is not None or self.over is not None
+
     def look(self, page: Page | None) -> None:
         """Read the progress page, if there is one."""
         self._page = page

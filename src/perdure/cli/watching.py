@@ -1,0 +1,183 @@
+"""Where the watcher and the supervisor meet: a launcher's `NodeEye`, a controller's `JobJudge`.
+
+The supervisor states what it needs (`perdure.supervisor.watching`); here are the processes that have it, `watch_eye` on
+each node and `watch_judge` beside the controller. Neither is started before there is something to see: the first ranks
+have their cores to themselves while they import.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from perdure.cli.beside import Beside
+from perdure.clock import SYSTEM, Clock
+from perdure.errors import CallError
+from perdure.process.runtime_dir import runtime_dir
+from perdure.progress.probing import probe_env
+from perdure.supervisor.vocabulary import Acknowledge, Mute
+from perdure.supervisor.watching import Began, Ending, Found, Gone, Told, Wanted
+
+__all__ = ["FORKED_CALLS", "VERDICTS", "EyeSetup", "JobJudge", "JudgeSetup", "NodeEye"]
+
+FORKED_CALLS: Final = "perdure.adapters.torch.probe_forked:begin"
+"""What ranks that are forked call, so that they are watched as those that start cold."""
+
+VERDICTS: Final = "verdicts.jsonl"
+"""The file in a job's folder that holds all verdicts, with their evidence."""
+
+_WARM_S: Final = 2.0
+_EYE, _JUDGE = "perdure.cli.watch_eye", "perdure.cli.watch_judge"
+
+
+class EyeSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message to the process of an eye."""
+
+    folder: str
+    node: str
+    disks: tuple[str, ...] = ()
+    logs: str | None = None
+
+
+class JudgeSetup(msgspec.Struct, frozen=True, kw_only=True):
+    """The first message to the process of a judge."""
+
+    file: str
+    "Where verdicts are written, with their evidence."
+    run: str
+    phase_deadlines: str = ""
+
+
+class NodeEye:
+    """The eye of a node: a `perdure.supervisor.watching.Eye`. ``env`` is what its ranks are given to be seen.
+
+    Whoever makes it holds the lock of this node's launcher: what launchers before it have left is removed. ``disks``
+    are folders that the job writes to, ``logs`` where the output of ranks is kept.
+    """
+
+    def __init__(
+        self,
+        job: str,
+        node: str,
+        *,
+        base: Mapping[str, str],
+        disks: Sequence[str] = (),
+        logs: str | None = None,
+        clock: Clock = SYSTEM,
+    ) -> None:
+        self.folder = _folder(job, node)
+        self._setup = EyeSetup(folder=str(self.folder), node=node, disks=tuple(disks), logs=logs)
+        self._told: list[Told] = []
+        self._beside = Beside(_EYE, first=self._first, what="the watch over its ranks", clock=clock)
+        try:
+            self.env = probe_env(self.folder, base=base)
+        except CallError:
+            shutil.rmtree(self.folder, ignore_errors=True)
+            raise
+
+    @property
+    def pid(self) -> int | None:
+        """Its process, while there is one."""
+        return self._beside.pid
+
+    def tell(self, what: Told) -> None:
+        """Something has happened to the ranks."""
+        match what:
+            case Began():
+                self._told = [what]
+                self._forget()
+                self._beside.begin(in_s=_WARM_S)
+            case Gone():
+                self._told.append(what)
+                self._beside.begin()
+            case Ending():
+                self._told.append(what)
+            case Wanted():
+                pass  # another process would be asked again
+        self._beside.send(msgspec.json.encode(what))
+
+    def poll(self) -> list[bytes]:
+        """What it has seen since the last call."""
+        return self._beside.poll()
+
+    def problem(self) -> str:
+        """What went wrong since the last call."""
+        return self._beside.problem()
+
+    def close(self) -> None:
+        """Leave nothing behind."""
+        self._beside.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _first(self) -> Iterator[bytes]:
+        yield msgspec.json.encode(self._setup)
+        for told in self._told:
+            yield msgspec.json.encode(told)
+
+    def _forget(self) -> None:
+        """Remove the records of ranks that are gone: each attempt has its own."""
+        with suppress(OSError):
+            for entry in os.scandir(self.folder):
+                if entry.is_file(follow_symlinks=False):
+                    os.unlink(entry.path)
+
+
+class JobJudge:
+    """The judge of a job: a `perdure.supervisor.watching.Judge`. It writes all verdicts of ``run`` to ``file``."""
+
+    def __init__(self, file: Path, *, run: str, phase_deadlines: str = "", clock: Clock = SYSTEM) -> None:
+        self._setup = JudgeSetup(file=str(file), run=run, phase_deadlines=phase_deadlines)
+        self._mutes: list[Mute] = []
+        self._beside = Beside(_JUDGE, first=self._first, what="the watch over the job", clock=clock)
+
+    def take(self, look: bytes) -> None:
+        """A launcher has sent what its eye saw."""
+        self._beside.begin()
+        self._beside.send(b"L" + look)
+
+    def tell(self, what: Mute | Acknowledge) -> None:
+        """A person has said something about incidents."""
+        if isinstance(what, Mute):
+            self._mutes.append(what)
+        self._beside.send(b"M" + msgspec.json.encode(what))
+
+    def poll(self) -> Found:
+        """What it has found since the last call."""
+        found = [msgspec.json.decode(body, type=Found) for body in self._beside.poll()]
+        judged = tuple(said for each in found for said in each.judged)
+        return Found(judged, tuple(dict.fromkeys(rank for each in found for rank in each.wanted)))
+
+    def problem(self) -> str:
+        """What went wrong since the last call."""
+        return self._beside.problem()
+
+    def close(self) -> None:
+        """End it."""
+        self._beside.close()
+
+    def _first(self) -> Iterator[bytes]:
+        yield b"S" + msgspec.json.encode(self._setup)
+        for mute in self._mutes:
+            yield b"M" + msgspec.json.encode(mute)
+
+
+def _folder(job: str, node: str) -> Path:
+    """Make the folder for the records of this node's ranks, in memory if it can be, and remove those of launchers
+    before this one.
+    """
+    memory = Path("/dev/shm")
+    home = memory if os.access(memory, os.W_OK) else runtime_dir()
+    digest = hashlib.sha256(f"{job}\0{node}".encode()).hexdigest()[:16]
+    prefix = f"perdure-watch-{os.geteuid()}-{digest}-"
+    for old in home.glob(f"{prefix}*"):
+        if not old.is_symlink() and old.stat().st_uid == os.geteuid():
+            shutil.rmtree(old, ignore_errors=True)
+    return Path(tempfile.mkdtemp(prefix=prefix, dir=home))
