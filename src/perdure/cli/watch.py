@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import argparse
 
-from perdure.cli import watch_diagnose, watch_explain, watch_run
+from perdure.cli import watch_acknowledge, watch_diagnose, watch_explain, watch_mute, watch_run
 
 __all__ = ["add_parser"]
 
-_COMMANDS = (watch_run, watch_explain, watch_diagnose)
+_COMMANDS = (watch_run, watch_explain, watch_mute, watch_acknowledge, watch_diagnose)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -45,7 +45,7 @@ __all__ = ["CAUSES", "USES", "Account", "Span", "account_of", "spans_of"]
 USES: Final = ("start", "warm-up", "launch", "repeat", "progress", "stall", "verify", "recover")
 CAUSES: Final = ("node lost", "rank late", "rank failed", "node cordoned", "drained", "watcher", "other")
 
-_BLAMED: Final = {  # of what happened in an attempt, the first of these is why there was another
+_BLAMED: Final[dict[type[Fact], str]] = {  # of what happened in an attempt, the first of these is why there was another
     NodeLost: "node lost",
     RankLate: "rank late",
     RankDied: "rank failed",
@@ -53,7 +53,8 @@ _BLAMED: Final = {  # of what happened in an attempt, the first of these is why 
     NodeDrained: "drained",
     VerdictTold: "watcher",
 }
-_KINDS: Final[dict[Any, type[Fact]]] = {cls.__struct_config__.tag: cls for cls in (AttemptStarted, *_BLAMED)}
+_FACTS: Final[tuple[type[Fact], ...]] = (AttemptStarted, *_BLAMED)
+_KINDS: Final = {cls.__struct_config__.tag: cls for cls in _FACTS}
 _OPEN_S: Final = 10.0
 _OPEN_STEPS: Final = 3
 

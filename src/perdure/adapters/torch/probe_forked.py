@@ -12,7 +12,6 @@ import sys
 from perdure.adapters.torch import probe
 
 if "torch" in sys.modules:
-
     from perdure.adapters.torch import probe_steps  # noqa: F401  (what the probe imports when it sets its hooks)
 
 __all__ = ["begin"]
