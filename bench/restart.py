@@ -4,8 +4,8 @@ examples/01_train_gpt.py (FSDP2, gloo) on as many ranks everywhere, interleaved.
 with standby interpreters and without against `torchrun --max-restarts` with the same script on DCP (dcp_attach.py),
 with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and a monitor interval of 0.1 s. A node is gone, all of its processes at once:
 `perdure run --nodes 2 --spares 1`. A rank hangs (SIGSTOP): `perdure run --phase-deadline step=S`; "acted on" is when
-the launcher or the watcher said so of the rank. torchrun has no deadline of its own for that, and no spare: the ratio that is
-printed beside these two is theirs to a rank that is killed.
+the launcher or the watcher said so of the rank. torchrun has no deadline of its own for that, and no spare: the ratio
+that is printed beside these two is theirs to a rank that is killed.
 
 "next step" ends when every rank of the new attempt has completed a step. "one step" is the median step before.
 """

@@ -6,8 +6,8 @@ from typing import Any
 
 import msgspec
 import pytest
-from cluster import Cluster
 
+from cluster import Cluster
 from perdure.events import JobFailed, NodeCordoned, Notice, VerdictTold
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.config import Spec

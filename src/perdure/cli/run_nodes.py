@@ -93,12 +93,16 @@ def _eye(args: argparse.Namespace, spec: Spec, node: str) -> NodeEye | None:
     """What looks at the ranks of this node, if they are to be watched. That there can be none is said, and no more."""
     if not _watches(args):
         return None
-    logs = None if args.log_dir is None else os.path.abspath(args.log_dir)
     try:
-        return NodeEye(spec.name, node, base=os.environ, disks=(os.getcwd(),), logs=logs)
+        return NodeEye(spec.name, node, base=os.environ, disks=_disks(args))
     except (PerdureError, OSError) as error:
         print(f"perdure: node {node}: its ranks are not watched: {error}", file=sys.stderr)
         return None
+
+
+def _disks(args: argparse.Namespace) -> tuple[str, ...]:
+    """Folders that the job writes to, as far as is known here."""
+    return (os.getcwd(), *([] if args.log_dir is None else [os.path.abspath(args.log_dir)]))
 
 
 def _try_logs(log_dir: str | None) -> None:

@@ -23,7 +23,7 @@ import msgspec
 
 from perdure.cli.beside import Frames
 from perdure.cli.watching import EyeSetup
-from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Gone, Told, Wanted
+from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Gone, Said, Told, Wanted
 from perdure.watcher.node_watch import NodeWatch
 from perdure.watcher.samples import LogLine, NodeLook, RankSample
 
@@ -54,6 +54,14 @@ class Known:
                 return replace(self, ending=True)
             case _:
                 return self
+
+    def lines_of(self, said: Said, *, node: str, at_s: float) -> list[LogLine]:
+        """What ranks have printed; once they are being ended, only what those say that had ended before."""
+        return [
+            LogLine(text=text, at_s=at_s, node=node, rank=rank)
+            for rank, text in said.lines
+            if text and (rank in self.gone or not self.ending)
+        ]
 
 
 def as_known(look: NodeLook, known: Known) -> NodeLook:
@@ -114,11 +122,9 @@ def main(fd: int) -> None:
     while True:
         for body in waiting:
             told = msgspec.json.decode(body, type=Told)
-            if isinstance(told, Gone) and setup.logs is None:
-                lines += [
-                    LogLine(text=text, at_s=time.monotonic(), node=setup.node, rank=told.rank) for text in told.tail
-                ]
-            known, fresh = known.after(told), fresh or not isinstance(told, Wanted)
+            if isinstance(told, Said):
+                lines += known.lines_of(told, node=setup.node, at_s=time.monotonic())
+            known, fresh = known.after(told), fresh or not isinstance(told, Wanted | Said)
             if isinstance(told, Wanted):
                 wanted |= set(told.ranks)
         now = time.monotonic()

@@ -24,7 +24,7 @@ from perdure.errors import CallError
 from perdure.process.runtime_dir import runtime_dir
 from perdure.progress.probing import probe_env
 from perdure.supervisor.vocabulary import Acknowledge, Mute
-from perdure.supervisor.watching import Began, Ending, Found, Gone, Told, Wanted
+from perdure.supervisor.watching import Began, Ending, Found, Gone, Said, Told, Wanted
 
 __all__ = ["FORKED_CALLS", "VERDICTS", "EyeSetup", "JobJudge", "JudgeSetup", "NodeEye"]
 
@@ -44,7 +44,6 @@ class EyeSetup(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     node: str
     disks: tuple[str, ...] = ()
-    logs: str | None = None
 
 
 class JudgeSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,7 +59,7 @@ class NodeEye:
     """The eye of a node: a `perdure.supervisor.watching.Eye`. ``env`` is what its ranks are given to be seen.
 
     Whoever makes it holds the lock of this node's launcher: what launchers before it have left is removed. ``disks``
-    are folders that the job writes to, ``logs`` where the output of ranks is kept.
+    are folders that the job writes to.
     """
 
     def __init__(
@@ -70,11 +69,10 @@ class NodeEye:
         *,
         base: Mapping[str, str],
         disks: Sequence[str] = (),
-        logs: str | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
         self.folder = _folder(job, node)
-        self._setup = EyeSetup(folder=str(self.folder), node=node, disks=tuple(disks), logs=logs)
+        self._setup = EyeSetup(folder=str(self.folder), node=node, disks=tuple(disks))
         self._told: list[Told] = []
         self._beside = Beside(_EYE, first=self._first, what="the watch over its ranks", clock=clock)
         try:
@@ -100,8 +98,8 @@ class NodeEye:
                 self._beside.begin()
             case Ending():
                 self._told.append(what)
-            case Wanted():
-                pass  # another process would be asked again
+            case Wanted() | Said():
+                pass  # another process can do without
         self._beside.send(msgspec.json.encode(what))
 
     def poll(self) -> list[bytes]:

@@ -39,7 +39,7 @@ from perdure.supervisor.node import NodeAttempt
 from perdure.supervisor.signals import asking_signals
 from perdure.supervisor.standby import StandbyRanks
 from perdure.supervisor.takeover import Succession
-from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Eye, Gone, Told, Wanted
+from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Eye, Gone, Said, Told, Wanted
 from perdure.wire import Address
 
 __all__ = ["Launcher", "LauncherConfig"]
@@ -49,6 +49,7 @@ _START_S = 20.0
 _AGAIN_S = 0.5
 _TELL_S = 5.0
 _LATE_LOOK_S = 0.5
+_LINES_S = 0.5
 _CLOCK_ERROR_S = 0.5  # half of the time between two signs of life, and some
 _STOP_ALONE_S = 5.0
 _NO_CONTROLLER = 75
@@ -151,7 +152,7 @@ class Launcher:
         self._standby: StandbyRanks | None = None
         self._examining: Examining | None = None
         self._lateness = Lateness(phase_deadlines(config.phase_deadlines), look_s=_LATE_LOOK_S)
-        self._next_late_s = clock.monotonic()
+        self._next_late_s = self._next_lines_s = clock.monotonic()
         self._gone: set[int] = set()
         self._told = 0
         self._told_alone = False
@@ -280,7 +281,8 @@ class Launcher:
             if not attempt.ending:
                 rank = attempt.order.base + ended.local_rank
                 pid = attempt.pid_of(ended.local_rank)
-                self._tell_eye(Gone(rank=rank, pid=pid, code=ended.code, signal=ended.signal, tail=ended.tail))
+                self._next_lines_s = now
+                self._tell_eye(Gone(rank=rank, pid=pid, code=ended.code, signal=ended.signal))
         if attempt.over is None and (over := attempt.finish(self._name)) is not None:
             self._tell_progress(attempt)
             self._turn_port()
@@ -301,7 +303,12 @@ class Launcher:
         """Pass on what the eye of this node has seen."""
         if self._eye is None:
             return
+        now = self._clock.monotonic()
         try:
+            if self._attempt is not None and now >= self._next_lines_s:
+                self._next_lines_s = now + _LINES_S
+                if lines := self._attempt.new_lines():
+                    self._eye.tell(Said(lines))
             looks, problem = self._eye.poll(), self._eye.problem()
         except Exception as error:
             self._blind(error)

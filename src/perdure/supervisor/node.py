@@ -95,6 +95,10 @@ class NodeAttempt:
         """The process of a rank; 0 once nothing of the attempt is left."""
         return self._ranks[local_rank].pid if local_rank < len(self._ranks) else 0
 
+    def new_lines(self) -> tuple[tuple[int, str], ...]:
+        """What its ranks have printed since the last call."""
+        return () if self._output is None else self._output.new_lines()
+
     @property
     def ending(self) -> bool:
         """Whether ranks have been told to end."""

@@ -13,7 +13,7 @@ import msgspec
 
 from perdure.supervisor.vocabulary import Acknowledge, Judged, Mute
 
-__all__ = ["MAX_LOOK_BYTES", "Began", "Ending", "Eye", "Found", "Gone", "Judge", "Told", "Wanted"]
+__all__ = ["MAX_LOOK_BYTES", "Began", "Ending", "Eye", "Found", "Gone", "Judge", "Said", "Told", "Wanted"]
 
 MAX_LOOK_BYTES: Final = 512 << 10
 """What an eye may say at once; more is cut by it, and refused by launchers and controllers."""
@@ -33,8 +33,12 @@ class Gone(msgspec.Struct, frozen=True, kw_only=True, tag="gone"):
     pid: int
     code: int | None = None
     signal: int | None = None
-    tail: tuple[str, ...] = ()
-    "The end of its stderr, as far as it has been read."
+
+
+class Said(msgspec.Struct, frozen=True, tag="said"):
+    """Lines that ranks have printed, each with its rank; of many the last."""
+
+    lines: tuple[tuple[int, str], ...]
 
 
 class Ending(msgspec.Struct, frozen=True, tag="ending"):
@@ -47,7 +51,7 @@ class Wanted(msgspec.Struct, frozen=True, tag="wanted"):
     ranks: tuple[int, ...]
 
 
-Told = Began | Gone | Ending | Wanted
+Told = Began | Gone | Said | Ending | Wanted
 
 
 class Eye(Protocol):
