@@ -319,7 +319,7 @@ def test_a_process_that_does_not_read_keeps_nobody_waiting_and_one_that_is_silen
 ) -> None:
     monkeypatch.setattr("perdure.cli.beside._MOST_QUEUED_BYTES", 1 << 20)
     clock = Steps()
-    beside = Beside(echo, first=lambda: [], what="the echo", clock=clock)
+    beside = Beside(echo, first=list, what="the echo", clock=clock)
     beside.begin()
     beside.poll()
     until(beside.poll)
