@@ -333,6 +333,10 @@ def test_a_process_that_does_not_read_keeps_nobody_waiting_and_one_that_is_silen
     assert time.monotonic() - began < 10.0
     clock.now = 61.0
     beside.poll()
+    assert beside.pid is not None  # it was we who had not looked
+    for _ in range(31):
+        clock.now += 2.0
+        beside.poll()
     assert (beside.pid, "has said nothing for 60 s" in beside.problem()) == (None, True)
     beside.close()
     beside.close()

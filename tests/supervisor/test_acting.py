@@ -24,6 +24,7 @@ class Watched(Cluster):
         super().__init__(Spec(name="job", command=("x",), **fields), n)
         self.pass_time(5.0)
         assert self.journal.state is State.EXECUTE
+        self.handle(v.Watching(True))
 
     def handle(self, event: v.Event) -> None:
         if self.machine is not None:
@@ -138,11 +139,13 @@ def test_a_job_that_ends_of_a_death_waits_a_moment_for_its_name() -> None:
     assert "(watcher: sw.user_code, rank 3 on n1 ended with exit code 1)" in failed.reason
 
 
-def test_a_job_that_nobody_names_ends_all_the_same() -> None:
-    job = Watched(max_restarts=0)
-    job.kill_rank(job.nodes["n1"], 1, code=1, signal=None)
-    job.pass_time(4.0)
-    assert job.journal.state is State.FAILED
+def test_a_job_that_nobody_names_ends_all_the_same_and_at_once_where_nobody_watches() -> None:
+    for watched, seconds in ((True, 4.0), (False, 2.0)):
+        job = Watched(max_restarts=0)
+        job.handle(v.Watching(watched))
+        job.kill_rank(job.nodes["n1"], 1, code=1, signal=None)
+        job.pass_time(seconds)
+        assert job.journal.state is State.FAILED
 
 
 def test_a_node_that_is_at_fault_is_cordoned_and_a_spare_takes_its_place() -> None:

@@ -25,6 +25,7 @@ _HEADER: Final = 4
 _MOST_BYTES: Final = 16 << 20
 _MOST_QUEUED_BYTES: Final = 16 << 20
 _SILENT_S: Final = 60.0
+_LATE_S: Final = 5.0
 _AGAIN_S: Final = 10.0
 _MOST_DEATHS: Final = 3
 _READ_BYTES: Final = 1 << 20
@@ -92,7 +93,7 @@ class Beside:
         self._out: deque[memoryview] = deque()
         self._queued_bytes = 0
         self._wanted_s: float | None = None
-        self._heard_s = 0.0
+        self._heard_s = self._polled_s = 0.0
         self._deaths = 0
         self._problem = ""
         self._closed = False
@@ -123,6 +124,9 @@ class Beside:
             if self._wanted_s is not None and now >= self._wanted_s and not self._closed:
                 self._start(now)
             return []
+        if now - self._polled_s > _LATE_S:  # we were paused, not it
+            self._heard_s += now - self._polled_s
+        self._polled_s = now
         self._flush()
         try:
             found = [] if self._frames is None else self._frames.receive()
@@ -166,7 +170,8 @@ class Beside:
             return
         finally:
             theirs.close()
-        self._sock, self._frames, self._heard_s, self._wanted_s = ours, Frames(ours), now, None
+        self._sock, self._frames, self._wanted_s = ours, Frames(ours), None
+        self._heard_s = self._polled_s = now
         for body in self._first():
             self.send(body)
 

@@ -15,6 +15,7 @@ import select
 import socket
 import sys
 import time
+from collections import deque
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
@@ -39,7 +40,7 @@ __all__ = ["Judging"]
 _PERIOD_S: Final = 1.0
 _SOONEST_S: Final = 0.1
 _JUDGED_S: Final = 2.2
-_MOST_HELD: Final = 4096
+_MOST_HELD: Final = 1 << 15
 
 
 class Judging:
@@ -57,7 +58,7 @@ class Judging:
                 number = int(line.incident.rpartition(".")[2])
                 self._numbers[line.attempt] = max(number, self._numbers.get(line.attempt, 0))
         self._attempt = -1
-        self._looks: list[NodeLook] = []
+        self._looks: deque[NodeLook] = deque(maxlen=_MOST_HELD)
         self._dead: set[int] = set()
         self._died_s = -_JUDGED_S
 
@@ -65,7 +66,7 @@ class Judging:
         """Take a look; whether it should be judged at once, as a rank has ended."""
         if look.attempt < self._attempt:
             return False
-        self._looks = [*self._looks, look][-_MOST_HELD:]
+        self._looks.append(look)
         ended = {each.rank for each in look.samples if each.ended}
         return look.attempt == self._attempt and not ended <= self._dead
 
@@ -91,7 +92,7 @@ class Judging:
         if self._attempt < newest and (now_s - self._died_s >= _JUDGED_S or self._attempt < 0):
             self._attempt, self._dead = newest, set()
         looks = [each for each in self._looks if each.attempt <= self._attempt]
-        self._looks = [each for each in self._looks if each.attempt > self._attempt]
+        self._looks = deque((each for each in self._looks if each.attempt > self._attempt), maxlen=_MOST_HELD)
         dead = {each.rank for look in looks for each in look.samples if each.ended}
         if dead - self._dead and not self._dead:
             self._died_s = now_s

@@ -151,7 +151,7 @@ class JobJudge:
         """What it has found since the last call."""
         found = [msgspec.json.decode(body, type=Found) for body in self._beside.poll()]
         judged = tuple(said for each in found for said in each.judged)
-        return Found(judged, tuple(dict.fromkeys(rank for each in found for rank in each.wanted)))
+        return Found(judged, tuple(dict.fromkeys(rank for each in found for rank in each.wanted)), bool(found))
 
     def problem(self) -> str:
         """What went wrong since the last call."""

@@ -287,6 +287,9 @@ class Controller:
         found, problem = answer
         if problem:
             self._notice(problem)
+            self._handle(v.Watching(False))
+        elif found.heard:
+            self._handle(v.Watching(True))
         for said in found.judged:
             if said.stage == "cleared":
                 self._open.pop(said.incident, None)
@@ -309,6 +312,7 @@ class Controller:
             return asks(self._judge)
         except Exception as error:  # whatever has happened to it, the job goes on
             self._judge = None
+            self._handle(v.Watching(False))
             self._notice(f"the watcher has failed ({error!r}); the job goes on unwatched")
             return None
 

@@ -78,6 +78,7 @@ from perdure.supervisor.vocabulary import (
     Terminate,
     Tick,
     Uncordon,
+    Watching,
 )
 
 __all__ = ["TABLE", "Machine", "Row"]
@@ -111,6 +112,7 @@ class Machine:
         self._told_waiting = False
         self._since_s = now
         self._verdict: Judged | None = None
+        self._watched = False
         if again and job.state in (State.EXECUTE, State.VERIFY):
             self._attempt = self._new_attempt(resumed_s=now, lost=job.lost)
         else:
@@ -184,6 +186,8 @@ class Machine:
                 )
             case Judged():
                 self._watcher_said(event)
+            case Watching(on):
+                self._watched = on
             case Tick():
                 pass
         self._time_passed()
@@ -448,7 +452,7 @@ class Machine:
 
     def _has_a_name(self) -> bool:
         """Whether the watcher has named what happened, or has had the time to."""
-        if not self.spec.watch or not self._attempt.deaths or self._acted() is not None:
+        if not self._watched or not self._attempt.deaths or self._acted() is not None:
             return True
         return self._verdict_of_now() is not None or self._now - self._verify_s >= self.spec.waits.name_s
 

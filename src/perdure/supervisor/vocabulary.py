@@ -34,6 +34,7 @@ __all__ = [
     "Terminate",
     "Tick",
     "Uncordon",
+    "Watching",
 ]
 
 
@@ -192,6 +193,12 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     step: int | None = None
 
 
+class Watching(msgspec.Struct, frozen=True):
+    """The watcher answers, or does not any more."""
+
+    on: bool
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
@@ -253,5 +260,19 @@ class Finish(msgspec.Struct, frozen=True):
     exit_code: int
 
 
-Event = Joined | Left | RankEnded | Over | Progressed | Late | Examined | Asked | Drain | Uncordon | Judged | Tick
+Event = (
+    Joined
+    | Left
+    | RankEnded
+    | Over
+    | Progressed
+    | Late
+    | Examined
+    | Asked
+    | Drain
+    | Uncordon
+    | Judged
+    | Watching
+    | Tick
+)
 Action = Start | Terminate | Kill | Examine | Say | Finish

@@ -84,6 +84,8 @@ class Found(msgspec.Struct, frozen=True):
 
     judged: tuple[Judged, ...] = ()
     wanted: tuple[int, ...] = ()
+    heard: bool = False
+    "Whether it has said anything, be it that there is nothing."
 
 
 class Judge(Protocol):
