@@ -93,8 +93,9 @@ def _eye(args: argparse.Namespace, spec: Spec, node: str) -> NodeEye | None:
     """What looks at the ranks of this node, if they are to be watched. That there can be none is said, and no more."""
     if not _watches(args):
         return None
+    family = [os.getpid(), *([os.getppid()] if args.folder is not None else [])]  # the front has all local nodes
     try:
-        return NodeEye(spec.name, node, base=os.environ, disks=_disks(args))
+        return NodeEye(spec.name, node, base=os.environ, disks=_disks(args), family=family)
     except (PerdureError, OSError) as error:
         print(f"perdure: node {node}: its ranks are not watched: {error}", file=sys.stderr)
         return None

@@ -115,7 +115,7 @@ def main(fd: int) -> None:
     waiting = _first(frames)
     setup = msgspec.json.decode(waiting.pop(0), type=EyeSetup)
     threading.Thread(target=_leave_with, args=(fd, setup.folder), name="perdure-leave", daemon=True).start()
-    watch = NodeWatch(Path(setup.folder), node=setup.node, disks=setup.disks)
+    watch = NodeWatch(Path(setup.folder), node=setup.node, disks=setup.disks, family=setup.family)
     known, wanted, told_s = Known(), set[int](), 0.0
     lines: list[LogLine] = []
     fresh = False

@@ -44,6 +44,7 @@ class EyeSetup(msgspec.Struct, frozen=True, kw_only=True):
     folder: str
     node: str
     disks: tuple[str, ...] = ()
+    family: tuple[int, ...] = ()
 
 
 class JudgeSetup(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,7 +60,7 @@ class NodeEye:
     """The eye of a node: a `perdure.supervisor.watching.Eye`. ``env`` is what its ranks are given to be seen.
 
     Whoever makes it holds the lock of this node's launcher: what launchers before it have left is removed. ``disks``
-    are folders that the job writes to.
+    are folders that the job writes to, ``family`` processes below which all is of the job.
     """
 
     def __init__(
@@ -69,10 +70,11 @@ class NodeEye:
         *,
         base: Mapping[str, str],
         disks: Sequence[str] = (),
+        family: Sequence[int] = (),
         clock: Clock = SYSTEM,
     ) -> None:
         self.folder = _folder(job, node)
-        self._setup = EyeSetup(folder=str(self.folder), node=node, disks=tuple(disks))
+        self._setup = EyeSetup(folder=str(self.folder), node=node, disks=tuple(disks), family=tuple(family))
         self._told: list[Told] = []
         self._beside = Beside(_EYE, first=self._first, what="the watch over its ranks", clock=clock)
         try:

@@ -25,7 +25,8 @@ __all__ = ["NodeWatch"]
 class NodeWatch:
     """Looks at the ranks whose probes write into ``folder``, all on this node, which is called ``node``.
 
-    ``disks`` are folders that the job writes to. `close` ends what runs beside.
+    ``disks`` are folders that the job writes to, ``family`` processes below which all is of the job, such as launchers.
+    `close` ends what runs beside.
     """
 
     def __init__(
@@ -34,6 +35,7 @@ class NodeWatch:
         *,
         node: str,
         disks: Sequence[str | Path] = (),
+        family: Sequence[int] = (),
         clock: Clock = SYSTEM,
     ) -> None:
         self._node, self._clock = node, clock
@@ -41,7 +43,7 @@ class NodeWatch:
         self._pids: dict[int, int] = {}
         self._known: set[int] = set()
         self._pidfds: dict[int, int] = {}
-        self._host = Host(node=node, own=lambda: tuple(self._pids.values()), disks=disks, clock=clock)
+        self._host = Host(node=node, own=lambda: tuple(self._pids.values()), family=family, disks=disks, clock=clock)
         self._attempt = 0
         self._asked: tuple[int, ...] = ()
 
