@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,10 @@ import pytest
 
 from perdure.cli.beside import Beside
 from perdure.cli.verdict_file import Line, VerdictFile, incident_of, past_of, read_lines
-from perdure.cli.watch_eye import Known, as_known, packed
+from perdure.cli.watch_eye import Known, as_known, packed, unpacked
 from perdure.cli.watch_judge import Judging
 from perdure.cli.watch_mute import seconds_of
-from perdure.errors import CallError
+from perdure.errors import CallError, ProtocolError
 from perdure.supervisor.vocabulary import Acknowledge, Mute
 from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Gone, Said
 from perdure.watcher.evidence import Stage
@@ -69,7 +70,7 @@ def test_a_rank_without_a_record_is_known_by_its_end_and_one_of_another_job_is_l
 def test_what_is_too_long_goes_in_parts_and_arrives_whole() -> None:
     lines = tuple(LogLine(text="x" * 9000, at_s=1.0, rank=i) for i in range(200))
     whole = msgspec.structs.replace(look("S"), lines=lines, host=NodeSample(node="n0", at_s=1.0), attempt=5)
-    parts = [msgspec.msgpack.decode(part, type=NodeLook) for part in packed(whole)]
+    parts = [unpacked(part) for part in packed(whole)]
     assert len(parts) > 3
     assert all(len(part) <= MAX_LOOK_BYTES for part in packed(whole))
     assert tuple(line for part in parts for line in part.lines) == lines
@@ -77,7 +78,14 @@ def test_what_is_too_long_goes_in_parts_and_arrives_whole() -> None:
     assert [part.host for part in parts if part.host is not None] == [whole.host]
     assert {part.attempt for part in parts} == {5}
     endless = msgspec.structs.replace(whole, lines=(LogLine(text="x" * (MAX_LOOK_BYTES + 1), at_s=1.0), *lines[:2]))
-    assert sum(len(msgspec.msgpack.decode(part, type=NodeLook).lines) for part in packed(endless)) == 2
+    assert sum(len(unpacked(part).lines) for part in packed(endless)) == 2
+
+
+def test_what_is_no_look_is_refused_by_name() -> None:
+    bomb = zlib.compress(b"\0" * (MAX_LOOK_BYTES + 1))
+    for message in (b"", b"x", bomb, zlib.compress(b"no look"), next(packed(look("S")))[:-3]):
+        with pytest.raises(ProtocolError, match="a look of a node"):
+            unpacked(message)
 
 
 # --- from looks to verdicts with names of the job's own ---------------------------------------------------------------

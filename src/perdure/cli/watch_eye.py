@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,11 +24,12 @@ import msgspec
 
 from perdure.cli.beside import Frames
 from perdure.cli.watching import EyeSetup
+from perdure.errors import ProtocolError
 from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Gone, Said, Told, Wanted
 from perdure.watcher.node_watch import NodeWatch
 from perdure.watcher.samples import LogLine, NodeLook, RankSample
 
-__all__ = ["Known", "as_known", "packed"]
+__all__ = ["Known", "as_known", "packed", "unpacked"]
 
 _PERIOD_S: Final = 1.0
 _SOONEST_S: Final = 0.05
@@ -83,14 +85,26 @@ def packed(look: NodeLook) -> Iterator[bytes]:
     """``look`` as messages that fit, one if it does. A line or a stack that does not fit by itself is left out."""
     data = msgspec.msgpack.encode(look)
     if len(data) <= MAX_LOOK_BYTES:
-        yield data
+        yield zlib.compress(data, 1)
         return
     bare = NodeLook(node=look.node, attempt=look.attempt)
     if look.host is not None:
-        yield msgspec.msgpack.encode(msgspec.structs.replace(bare, host=look.host))
+        yield from packed(msgspec.structs.replace(bare, host=look.host))
     for name in ("samples", "lines", "stacks"):
         for part in _parts(getattr(look, name)):
-            yield msgspec.msgpack.encode(msgspec.structs.replace(bare, **{name: part}))
+            yield from packed(msgspec.structs.replace(bare, **{name: part}))
+
+
+def unpacked(message: bytes) -> NodeLook:
+    """The look in a message of `packed`. Raises `ProtocolError` if it is none."""
+    try:
+        inflate = zlib.decompressobj()
+        data = inflate.decompress(message, MAX_LOOK_BYTES)
+        if not inflate.eof:
+            raise ProtocolError(f"a look of a node is cut short, or longer than {MAX_LOOK_BYTES} bytes")
+        return msgspec.msgpack.decode(data, type=NodeLook)
+    except (zlib.error, msgspec.MsgspecError) as error:
+        raise ProtocolError(f"a look of a node cannot be read: {error}") from error
 
 
 def _parts(items: Sequence[msgspec.Struct]) -> Iterator[tuple[msgspec.Struct, ...]]:

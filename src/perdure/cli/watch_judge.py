@@ -24,8 +24,9 @@ import msgspec
 
 from perdure.cli.beside import Frames
 from perdure.cli.verdict_file import Line, VerdictFile, past_of, read_lines
+from perdure.cli.watch_eye import unpacked
 from perdure.cli.watching import JudgeSetup
-from perdure.errors import CallError
+from perdure.errors import CallError, ProtocolError
 from perdure.progress import phase_deadlines
 from perdure.supervisor.vocabulary import Acknowledge, Judged, Mute
 from perdure.supervisor.watching import Found
@@ -151,7 +152,10 @@ def main(fd: int) -> None:
     while True:
         for body in waiting:
             if body[:1] == b"L":
-                soon |= judging.take(msgspec.msgpack.decode(body[1:], type=NodeLook))
+                try:
+                    soon |= judging.take(unpacked(body[1:]))
+                except ProtocolError as error:
+                    print(error, file=sys.stderr)  # a launcher of another release: the others can be judged
             else:
                 said = msgspec.json.decode(body[1:], type=Mute | Acknowledge)
                 judging.tell(said, now_s=time.monotonic())
