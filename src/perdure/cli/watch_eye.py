@@ -33,7 +33,8 @@ __all__ = ["Known", "as_known", "packed", "unpacked"]
 
 _PERIOD_S: Final = 1.0
 _SOONEST_S: Final = 0.05
-_ROOM_BYTES: Final = MAX_LOOK_BYTES - 4096
+_ROOM_BYTES: Final = MAX_LOOK_BYTES - 4096  # what cannot be made smaller grows a little
+_PART_BYTES: Final = _ROOM_BYTES - 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,16 +84,14 @@ def as_known(look: NodeLook, known: Known) -> NodeLook:
 
 def packed(look: NodeLook) -> Iterator[bytes]:
     """``look`` as messages that fit, one if it does. A line or a stack that does not fit by itself is left out."""
-    data = msgspec.msgpack.encode(look)
-    if len(data) <= MAX_LOOK_BYTES:
-        yield zlib.compress(data, 1)
-        return
     bare = NodeLook(node=look.node, attempt=look.attempt)
-    if look.host is not None:
-        yield from packed(msgspec.structs.replace(bare, host=look.host))
-    for name in ("samples", "lines", "stacks"):
-        for part in _parts(getattr(look, name)):
-            yield from packed(msgspec.structs.replace(bare, **{name: part}))
+    looks = [look]
+    if len(msgspec.msgpack.encode(look)) > _ROOM_BYTES:
+        looks = [msgspec.structs.replace(bare, host=look.host)]
+        for name in ("samples", "lines", "stacks"):
+            looks += [msgspec.structs.replace(bare, **{name: part}) for part in _parts(getattr(look, name))]
+    for each in looks:
+        yield zlib.compress(msgspec.msgpack.encode(each), 1)
 
 
 def unpacked(message: bytes) -> NodeLook:
@@ -113,10 +112,10 @@ def _parts(items: Sequence[msgspec.Struct]) -> Iterator[tuple[msgspec.Struct, ..
     n_bytes = 0
     for item in items:
         size = len(msgspec.msgpack.encode(item))
-        if part and n_bytes + size > _ROOM_BYTES:
+        if part and n_bytes + size > _PART_BYTES:
             yield tuple(part)
             part, n_bytes = [], 0
-        if size <= _ROOM_BYTES:
+        if size <= _PART_BYTES:
             part.append(item)
             n_bytes += size
     if part:
