@@ -245,13 +245,15 @@ def test_a_user_may_do_without(tmp_path: Path, runs: list[Run], how: str) -> Non
     assert job.facts(VerdictTold) == []
 
 
-def test_a_folder_of_records_is_private_and_those_of_launchers_before_are_removed() -> None:
-    name = f"job-{os.getpid()}"
-    first = _folder(name, "n0")
-    other = _folder(name, "n1")
-    second = _folder(name, "n0")
+def test_a_folder_of_records_is_private_and_one_that_nobody_holds_is_removed() -> None:
+    first, held = _folder()
+    left, lock = _folder()
+    os.close(lock)  # as if its launcher had been killed
+    second, last = _folder()
     try:
-        assert (first.exists(), other.exists(), second.stat().st_mode & 0o777) == (False, True, 0o700)
+        assert (first.exists(), left.exists(), second.stat().st_mode & 0o777) == (True, False, 0o700)
     finally:
-        other.rmdir()
+        first.rmdir()
         second.rmdir()
+        os.close(held)
+        os.close(last)

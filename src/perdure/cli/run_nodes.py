@@ -89,13 +89,13 @@ def _watches(args: argparse.Namespace) -> bool:
     return not args.no_watch and os.environ.get(PROBE) != "off"
 
 
-def _eye(args: argparse.Namespace, spec: Spec, node: str) -> NodeEye | None:
+def _eye(args: argparse.Namespace, node: str) -> NodeEye | None:
     """What looks at the ranks of this node, if they are to be watched. That there can be none is said, and no more."""
     if not _watches(args):
         return None
     family = [os.getpid(), *([os.getppid()] if args.folder is not None else [])]  # the front has all local nodes
     try:
-        return NodeEye(spec.name, node, base=os.environ, disks=_disks(args), family=family)
+        return NodeEye(node, base=os.environ, disks=_disks(args), family=family)
     except (PerdureError, OSError) as error:
         print(f"perdure: node {node}: its ranks are not watched: {error}", file=sys.stderr)
         return None
@@ -253,7 +253,7 @@ def _launcher(
         machine=boot_id(),
         gpus=len([name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]),
     )
-    eye = _eye(args, spec, name)
+    eye = _eye(args, name)
     config = LauncherConfig(
         job=spec.name,
         node=node,

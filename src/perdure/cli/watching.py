@@ -7,7 +7,7 @@ have their cores to themselves while they import.
 
 from __future__ import annotations
 
-import hashlib
+import fcntl
 import os
 import shutil
 import tempfile
@@ -59,13 +59,11 @@ class JudgeSetup(msgspec.Struct, frozen=True, kw_only=True):
 class NodeEye:
     """The eye of a node: a `perdure.supervisor.watching.Eye`. ``env`` is what its ranks are given to be seen.
 
-    Whoever makes it holds the lock of this node's launcher: what launchers before it have left is removed. ``disks``
-    are folders that the job writes to, ``family`` processes below which all is of the job.
+    ``disks`` are folders that the job writes to, ``family`` processes below which all is of the job.
     """
 
     def __init__(
         self,
-        job: str,
         node: str,
         *,
         base: Mapping[str, str],
@@ -73,14 +71,14 @@ class NodeEye:
         family: Sequence[int] = (),
         clock: Clock = SYSTEM,
     ) -> None:
-        self.folder = _folder(job, node)
+        self.folder, self._lock = _folder()
         self._setup = EyeSetup(folder=str(self.folder), node=node, disks=tuple(disks), family=tuple(family))
         self._told: list[Told] = []
         self._beside = Beside(_EYE, first=self._first, what="the watch over its ranks", clock=clock)
         try:
             self.env = probe_env(self.folder, base=base)
         except CallError:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            self.close()
             raise
 
     @property
@@ -116,6 +114,7 @@ class NodeEye:
         """Leave nothing behind."""
         self._beside.close()
         shutil.rmtree(self.folder, ignore_errors=True)
+        os.close(self._lock)
 
     def _first(self) -> Iterator[bytes]:
         yield msgspec.json.encode(self._setup)
@@ -169,15 +168,37 @@ class JobJudge:
             yield b"M" + msgspec.json.encode(mute)
 
 
-def _folder(job: str, node: str) -> Path:
-    """Make the folder for the records of this node's ranks, in memory if it can be, and remove those of launchers
-    before this one.
+def _folder() -> tuple[Path, int]:
+    """Make a folder for the records of a node's ranks, in memory if it can be; return it, and a descriptor that locks
+    it. Those that nobody holds were left by launchers that were killed, and are removed.
     """
     memory = Path("/dev/shm")
     home = memory if os.access(memory, os.W_OK) else runtime_dir()
-    digest = hashlib.sha256(f"{job}\0{node}".encode()).hexdigest()[:16]
-    prefix = f"perdure-watch-{os.geteuid()}-{digest}-"
+    prefix = f"perdure-ranks-{os.geteuid()}-"
     for old in home.glob(f"{prefix}*"):
-        if not old.is_symlink() and old.stat().st_uid == os.geteuid():
+        if (fd := _locked(old)) is not None:
             shutil.rmtree(old, ignore_errors=True)
-    return Path(tempfile.mkdtemp(prefix=prefix, dir=home))
+            os.close(fd)
+    while True:
+        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
+        fd = _locked(folder)
+        if fd is not None and folder.exists():  # else another launcher took it for one that was left
+            return folder, fd
+        if fd is not None:
+            os.close(fd)
+
+
+def _locked(folder: Path) -> int | None:
+    """A descriptor that locks ``folder``, a folder of ours; None if somebody else does, or it is gone."""
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return None
+    try:
+        if os.fstat(fd).st_uid == os.geteuid():
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+    except OSError:
+        pass
+    os.close(fd)
+    return None

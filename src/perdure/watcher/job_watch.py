@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perdure.watcher.analyser import Analyser, Detector, Settings
-from perdure.watcher.detecting import OfLoss, OfNodes
 from perdure.watcher.evidence import Verdict
 from perdure.watcher.incidents import Past
 from perdure.watcher.labels import Label
+from perdure.watcher.of_lines import OfLines
+from perdure.watcher.of_loss import OfLoss
+from perdure.watcher.of_nodes import OfFills, OfNodes
+from perdure.watcher.of_pace import OfPace
 from perdure.watcher.samples import NodeLook
 
 __all__ = ["JobWatch", "detectors"]
@@ -19,7 +22,7 @@ __all__ = ["JobWatch", "detectors"]
 
 def detectors() -> tuple[Detector, ...]:
     """New ones of every kind, for one `Analyser`."""
-    return OfNodes(), OfLoss()
+    return OfNodes(), OfFills(), OfPace(), OfLoss(), OfLines()
 
 
 class JobWatch:
