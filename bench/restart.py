@@ -4,8 +4,8 @@ examples/01_train_gpt.py (FSDP2, gloo) on as many ranks everywhere, interleaved.
 with standby interpreters and without against `torchrun --max-restarts` with the same script on DCP (dcp_attach.py),
 with TORCH_DISABLE_SHARE_RDZV_TCP_STORE=1 and a monitor interval of 0.1 s. A node is gone, all of its processes at once:
 `perdure run --nodes 2 --spares 1`. A rank hangs (SIGSTOP): `perdure run --phase-deadline step=S`; "acted on" is when
-the launcher said that the rank is late. torchrun has no deadline of its own for that, and no spare: the ratio that is
-printed beside these two is theirs to a rank that is killed.
+the launcher or the watcher said so of the rank. torchrun has no deadline of its own for that, and no spare: the ratio
+that is printed beside these two is theirs to a rank that is killed.
 
 "next step" ends when every rank of the new attempt has completed a step. "one step" is the median step before.
 """
@@ -23,7 +23,7 @@ import time
 from collections.abc import Callable, Mapping
 
 from measure import Measured, Turn, arguments, report, take_turns
-from perdure.events import RankLate, read_log
+from perdure.events import Fact, RankLate, VerdictTold, read_log
 from recover import HERE, PERDURE_RUN, SCRIPT, TORCHRUN, Done, job, read, wait_for
 
 STANDBY, COLD, PEER = "perdure run", "perdure run --standby off", "torchrun, DCP async_save"
@@ -107,9 +107,16 @@ def strike(
 
         times = {"next step": wait_for("step after it", trains_again, it, log) - struck, "one step": one_step}
         if hurt is stop_rank:
-            late = next(entry for entry in read_log(folder / "events") if isinstance(entry.fact, RankLate))
+            late = next(entry for entry in read_log(folder / "events") if acted_on(entry.fact))
             times["acted on"] = late.monotonic - struck
         return times
+
+
+def acted_on(fact: Fact) -> bool:
+    """Whether somebody, a launcher or the watcher, was sure that a rank hangs."""
+    return isinstance(fact, RankLate) or (
+        isinstance(fact, VerdictTold) and fact.stage == "verdict" and fact.action == "restart"
+    )
 
 
 def sides(args: object, place: pathlib.Path) -> dict[str, Turn]:

@@ -35,6 +35,18 @@ EXAMPLES: list[Fact] = [
     events.NodeDrained(node="n1", step=40),
     events.PlaceTaken(place=1, node="n2", before="n1"),
     events.StopAgreed(step=12),
+    events.VerdictTold(
+        incident="3fa9-1.2",
+        stage="verdict",
+        label="train.nan",
+        owner="data",
+        action="rollback",
+        confidence=0.95,
+        sentence="the gradient of rank 1 was not finite",
+        ranks=(1,),
+        nodes=("n0",),
+        step=40,
+    ),
     events.Notice(text="so it is"),
     events.Other(name="newer", fields={"a": 1}),
 ]

@@ -324,6 +324,31 @@ def test_a_module_that_is_not_there_is_left_to_the_script(start: Callable[..., Z
     assert settled(start([sys.executable, "it.py"], "no_such_module", "json.no_such", "no_such.sub")) is None
 
 
+def test_a_rank_calls_what_it_is_told_to_with_its_own_environment_and_before_its_script(
+    start: Callable[..., Zygote], base: dict[str, str], mark: str, tmp_path: Path
+) -> None:
+    (tmp_path / "modules" / "hook.py").write_text(
+        "import os, threading\n"
+        "print('imported')\n"
+        "def begin():\n"
+        "    print('rank', os.environ['RANK'])\n"
+        "    threading.Thread(target=threading.Event().wait, daemon=True).start()\n"
+        "    raise ValueError('which is nobody elses matter')\n"
+    )
+    (tmp_path / "it.py").write_text("import os\nprint('script', len(os.listdir('/proc/self/task')))")
+    command = [sys.executable, "it.py"]
+    for calls, says in (("hook:begin", "imported\nrank 3\nscript 2\n"), ("no_such_hook:begin", "script 1\n")):
+        env = {**base, "PERDURE_MARK": f"{mark}.standby"}
+        zygote = Zygote.start(command, preload=(), env=env, cwd=str(tmp_path), calls=calls)
+        try:
+            assert settled(zygote) is None
+            env = {**base, "RANK": "3", "PERDURE_MARK": f"{mark}.0"}
+            ending, out, err = end_of(Rank.fork(zygote, command, env=env, deadline=soon()))
+            assert (ending.code, out, err) == (0, says, "")
+        finally:
+            zygote.close()
+
+
 def test_threads_of_a_pool_that_ends_them_before_a_fork_are_no_reason_to_refuse(
     start: Callable[..., Zygote], base: dict[str, str], tmp_path: Path
 ) -> None:

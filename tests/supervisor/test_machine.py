@@ -251,6 +251,30 @@ class Faults(RuleBasedStateMachine):
                 v.Late(node=node.name, attempt=node.attempt, ranks=(facts,)),
             )
 
+    @rule(
+        i=st.integers(0, 3),
+        action=st.sampled_from(["restart", "evict", "rollback", "stop_user", "warn"]),
+        ago=st.integers(0, 1),
+        sure=st.booleans(),
+    )
+    def watcher_says(self, i: int, action: str, ago: int, sure: bool) -> None:
+        attempt = self.cluster.journal.attempt - ago
+        self.cluster.handle(
+            v.Judged(
+                attempt=attempt,
+                incident=f"r-{attempt}.{i}",
+                stage="verdict",
+                label="hw.host",
+                owner="node",
+                action=action,  # type: ignore[arg-type]
+                confidence=0.9 if sure else 0.5,
+                sentence="it is so",
+                ranks=(i,),
+                nodes=(f"n{i}",),
+                step=i or None,
+            )
+        )
+
     @precondition(lambda self: self.cluster.now > 130)
     @rule()
     def asked(self) -> None:

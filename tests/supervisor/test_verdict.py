@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perdure.supervisor.causes import Death, LastWords, first_cause, same_failure
 from perdure.supervisor.symptoms import Means, read
-from perdure.supervisor.verdict import Act, Evidence, Failure, Kind, LateRank, Past, Verdict, judge
+from perdure.supervisor.verdict import Act, Evidence, Failure, Kind, LateRank, Named, Past, Verdict, judge
 
 import last_words as w  # isort: skip
 
@@ -320,6 +320,19 @@ EVIDENCE = st.builds(
     ).map(tuple),
     bad=st.lists(st.tuples(NODES.filter(bool), st.just("it is slow")), max_size=2).map(tuple),
     out_of_memory=st.lists(NODES, max_size=1).map(tuple),
+    named=st.none()
+    | st.builds(
+        Named,
+        attempt=st.just(0),
+        incident=st.just("r-0.1"),
+        action=st.sampled_from(["restart", "rollback", "stop_user"]),
+        label=st.sampled_from(["hw.sdc", "train.nan", "sw.desync"]),
+        sentence=st.just("it is so"),
+        rank=st.none() | st.integers(0, 7),
+        nodes=st.lists(NODES.filter(bool), max_size=2).map(tuple),
+        step=st.none() | st.integers(0, 9),
+    ),
+    rolled_back=st.lists(st.none() | st.integers(0, 9), max_size=3).map(tuple),
     n_nodes=st.integers(1, 3),
     asked=st.booleans(),
 )
@@ -332,8 +345,9 @@ def test_every_verdict_is_whole_and_the_past_survives_a_journal(many: list[Evide
         verdict = judge(evidence, past, allow_skip=allow_skip)
         assert (verdict.act is Act.REPLACE) == bool(verdict.nodes)
         assert all(verdict.nodes)
-        assert (verdict.act is Act.ROLL_BACK) == (verdict.skip is not None)
-        assert verdict.act is not Act.ROLL_BACK or allow_skip
+        assert verdict.skip is None or (verdict.act is Act.ROLL_BACK and allow_skip)
+        assert verdict.before is None or verdict.act is Act.ROLL_BACK
+        assert verdict.act is not Act.ROLL_BACK or allow_skip or evidence.named is not None
         assert not evidence.asked or verdict.act is Act.STOP
         assert verdict.sentence
         assert "\n" not in verdict.sentence

@@ -43,6 +43,7 @@ def main(args: argparse.Namespace) -> int:
     """Decide until the job is over; 0 also if another controller is there already."""
     import msgspec
 
+    from perdure.cli.watching import JobJudge
     from perdure.errors import CallError
     from perdure.events import Log
     from perdure.process.lock import FileLock
@@ -72,6 +73,9 @@ def main(args: argparse.Namespace) -> int:
             return 0
         job, again = found
         log = Log(os.environ.get("PERDURE_EVENTS") or None)
+        judge = None
+        if spec.watch:
+            judge = JobJudge(folder.path, job=spec.name, run=job.run, phase_deadlines=spec.phase_deadlines)
         controller = Controller(
             folder,
             spec,
@@ -81,6 +85,7 @@ def main(args: argparse.Namespace) -> int:
             listen=(host, int(port)),
             again=again,
             log=log,
+            judge=judge,
         )
         controller.run()
         journal.close()

@@ -150,6 +150,18 @@ def add_flags(parser: argparse.ArgumentParser, env: Mapping[str, str] = os.envir
         action="store_true",
         help="after a loss that is not finite twice at the same step: go back and leave that batch out",
     )
+    add(
+        "--no-watch",
+        action="store_true",
+        help="do not watch the ranks: nothing is put into them, and nothing is named (as PERDURE_PROBE=off)",
+    )
+    add(
+        "--act-on-verdicts",
+        choices=("all", "none"),
+        default="all",
+        help="whether verdicts of the watcher that are sure are acted on: a restart, a node replaced, a roll-back, a "
+        "stop (all); none: they are only told",
+    )
     add("--domain", metavar="NAME", help="what fails together with this node: a rack, a switch")
     add(
         "--resume",

@@ -21,9 +21,10 @@ from pathlib import Path
 import msgspec
 
 from perdure.cli.controller import end_controller, job_home, start_controller
-from perdure.errors import CallError
+from perdure.cli.watching import FORKED_CALLS, NodeEye
+from perdure.errors import CallError, PerdureError
 from perdure.events import Log
-from perdure.process.environ import Placement
+from perdure.process.environ import PROBE, Placement
 from perdure.process.lock import FileLock
 from perdure.process.runtime_dir import runtime_dir
 from perdure.progress.lateness import phase_deadlines
@@ -64,6 +65,8 @@ def run_nodes(
         pair_checks=args.pair_checks,
         phase_deadlines=args.phase_deadline,
         skip_bad_batch=args.skip_bad_batch,
+        watch=_watches(args),
+        act_on_verdicts=args.act_on_verdicts,
         waits=Waits(join_s=args.join, wait_s=args.wait, lease_s=args.node_timeout, orphan_s=args.orphan),
     )
     _try_logs(args.log_dir)
@@ -79,6 +82,28 @@ def run_nodes(
         return _only_node(args, spec, nproc, log, agent)
     finally:
         log.close()
+
+
+def _watches(args: argparse.Namespace) -> bool:
+    """Whether the user lets ranks be watched."""
+    return not args.no_watch and os.environ.get(PROBE) != "off"
+
+
+def _eye(args: argparse.Namespace, node: str) -> NodeEye | None:
+    """What looks at the ranks of this node, if they are to be watched. That there can be none is said, and no more."""
+    if not _watches(args):
+        return None
+    family = [os.getpid(), *([os.getppid()] if args.folder is not None else [])]  # the front has all local nodes
+    try:
+        return NodeEye(node, base=os.environ, disks=_disks(args), family=family)
+    except (PerdureError, OSError) as error:
+        print(f"perdure: node {node}: its ranks are not watched: {error}", file=sys.stderr)
+        return None
+
+
+def _disks(args: argparse.Namespace) -> tuple[str, ...]:
+    """Folders that the job writes to, as far as is known here."""
+    return (os.getcwd(), *([] if args.log_dir is None else [os.path.abspath(args.log_dir)]))
 
 
 def _try_logs(log_dir: str | None) -> None:
@@ -188,6 +213,7 @@ def _front(args: argparse.Namespace, spec: Spec, nproc: int, log: Log) -> int:
         same = ["--job", spec.name, "--nodes", args.nodes, "--spares", str(spec.spares), "--nproc", str(nproc)]
         same += ["--standby", args.standby, "--checks", args.checks, "--phase-deadline", args.phase_deadline]
         same += ["--max-restarts", str(spec.max_restarts), "--node-timeout", str(spec.waits.lease_s)]
+        same += ["--no-watch"] if args.no_watch else []
         same += [] if args.log_dir is None else ["--log-dir", os.path.abspath(args.log_dir)]
         launcher = [sys.executable, "-m", "perdure", "run", "--folder", str(folder.path), *same]
         commands = [
@@ -227,6 +253,7 @@ def _launcher(
         machine=boot_id(),
         gpus=len([name for name in os.listdir("/dev") if re.fullmatch(r"nvidia\d+", name)]),
     )
+    eye = _eye(args, name)
     config = LauncherConfig(
         job=spec.name,
         node=node,
@@ -241,6 +268,7 @@ def _launcher(
         controller_log=JobFolder(job_home(), spec.name).log,
         phase_deadlines=args.phase_deadline,
         standby=args.standby == "auto",
+        forked_calls=None if eye is None else FORKED_CALLS,
     )
     return Launcher(
         config,
@@ -249,9 +277,10 @@ def _launcher(
         start_controller=start,
         end_controller=end,
         take_over=take_over,
-        env=os.environ,
+        env=os.environ if eye is None else {**os.environ, **eye.env},
         log=log,
         agent=agent,
+        eye=eye,
     ).run()
 
 

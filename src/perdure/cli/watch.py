@@ -8,12 +8,20 @@ from __future__ import annotations
 import argparse
 from collections.abc import Sequence
 
-from perdure.cli import watch_diagnose, watch_explain, watch_logs, watch_metrics, watch_run
+from perdure.cli import (
+    watch_acknowledge,
+    watch_diagnose,
+    watch_explain,
+    watch_logs,
+    watch_metrics,
+    watch_mute,
+    watch_run,
+)
 from perdure.errors import CallError
 
 __all__ = ["add_parser", "spelled_out"]
 
-_COMMANDS = (watch_run, watch_logs, watch_metrics, watch_explain, watch_diagnose)
+_COMMANDS = (watch_run, watch_logs, watch_metrics, watch_explain, watch_mute, watch_acknowledge, watch_diagnose)
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:

@@ -26,6 +26,7 @@ from perdure.events.facts import (
     StepSaved,
     StepsBegan,
     StopAgreed,
+    VerdictTold,
     seconds,
     size,
 )
@@ -59,6 +60,7 @@ __all__ = [
     "StepSaved",
     "StepsBegan",
     "StopAgreed",
+    "VerdictTold",
     "read_log",
     "seconds",
     "size",

@@ -37,6 +37,7 @@ __all__ = [
     "StepSaved",
     "StepsBegan",
     "StopAgreed",
+    "VerdictTold",
     "seconds",
     "size",
 ]
@@ -216,6 +217,25 @@ class RankLate(Fact, frozen=True, kw_only=True, tag="rank-late"):
         took = f"{seconds(self.seconds)} in {self.phase}, {seconds(self.allowed_s)} are allowed"
         why = f" (it {self.why})" if self.why else ""
         return f"rank {self.rank} on {self.node} is late: {took}{why}"
+
+
+class VerdictTold(Fact, frozen=True, kw_only=True, tag="verdict"):
+    """The watcher names what is wrong. ``stage`` is suspicion, verdict or cleared; an incident keeps its name."""
+
+    incident: str
+    stage: str
+    label: str
+    owner: str
+    action: str
+    confidence: float
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    step: int | None = None
+
+    def __str__(self) -> str:
+        sure = "" if self.stage == "cleared" else f", {self.action}, confidence {self.confidence:.2f}"
+        return f"watcher, {self.stage}: {self.sentence} ({self.label}{sure}) [{self.incident}]"
 
 
 class NodeJoined(Fact, frozen=True, kw_only=True, tag="node-joined"):

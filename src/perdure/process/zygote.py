@@ -72,9 +72,18 @@ class Zygote:
 
     @classmethod
     def start(
-        cls, command: Sequence[str], *, preload: Sequence[str], env: Mapping[str, str], cwd: str | None = None
+        cls,
+        command: Sequence[str],
+        *,
+        preload: Sequence[str],
+        env: Mapping[str, str],
+        cwd: str | None = None,
+        calls: str | None = None,
     ) -> Zygote:
         """Start the interpreter of ``command``, with its options, let it import ``preload``, and return at once.
+
+        ``calls`` is a ``module:function`` that is imported after them, and called in each rank once it has its own
+        environment and before its script; what it raises reaches nobody.
 
         ``env`` is what `environ.child_env` gives to any of the ranks; what tells ranks and attempts apart is left out.
         Its mark should be one of the launcher's run but of no attempt (``<run>.standby``), so that the guard ends the
@@ -119,7 +128,8 @@ class Zygote:
             theirs.close()
         zygote = cls(process, control, parsed, base, folder)
         try:
-            zygote._send({"preload": list(preload)}, (), Deadline.after(10.0, "a standby interpreter to start"))
+            deadline = Deadline.after(10.0, "a standby interpreter to start")
+            zygote._send({"preload": list(preload), "calls": calls}, (), deadline)
         except OSError:
             pass  # it has died already, and `refusal` says so
         return zygote

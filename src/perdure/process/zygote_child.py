@@ -12,6 +12,8 @@ A rank is to be what a cold interpreter would be. What that takes:
   and so do data loaders that it forks, wherever they go; no privilege and no kernel option is needed.
 - *Environment.* C's is emptied and filled anew, Python's with it. What imports changed in it is changed again, unless
   the rank's environment gives that variable another value than the standby's did.
+- *What watches it.* Whoever started the standby may name a function that each rank calls once it is itself, as what
+  starts a thread with an import could not do so in the standby.
 - *Output.* What imports printed (warnings) is printed by each rank, to its own pipes.
 - *The script.* Runs as ``__main__`` in a fresh module, one frame below it; that frame is taken out of the traceback of
   an exception that nobody caught. Exit, exit codes, atexit and waiting for threads are the interpreter's own.
@@ -66,6 +68,7 @@ class Standby:
         self.changed: dict[bytes, bytes | None] = {}
         self.printed = (b"", b"")
         self.areas = _areas()
+        self.calls: str | None = None
 
     def serve(self) -> "Rank | None":
         """Import, then fork on request; returns in a rank, and with None once the launcher has gone."""
@@ -73,7 +76,7 @@ class Standby:
         if preload is None:
             return None
         os.environb.pop(_ROOM[:-1], None)
-        refusal = self._preload(preload[0]["preload"])
+        refusal = self._preload(preload[0]["preload"], preload[0]["calls"])
         self.control.sendall(json.dumps({"refusal": refusal}).encode() + b"\n")
         while refusal is None:
             request = _receive(self.control)
@@ -84,8 +87,11 @@ class Standby:
                 return rank
         return None
 
-    def _preload(self, names: list[str]) -> str | None:
-        """Import ``names``; return why this process cannot be forked, or None. Keeps what imports printed."""
+    def _preload(self, names: list[str], calls: str | None) -> str | None:
+        """Import ``names``; return why this process cannot be forked, or None. Keeps what imports printed.
+
+        What ranks are to call (``module:function``) is imported last; if it cannot be, they do without.
+        """
         self.before = _c_environ()
         n_threads, open_before = _n_threads(), _open_fds()
         captured = [os.memfd_create(name) for name in ("stdout", "stderr")]
@@ -96,6 +102,10 @@ class Standby:
             refusal = _import(name) or _after(name, n_threads, open_before | set(captured))
             if refusal is not None:
                 break
+        if refusal is None and calls is not None:
+            module = calls.partition(":")[0]
+            self.calls = calls if _import(module) is None and module in sys.modules else None
+            refusal = _after(module, n_threads, open_before | set(captured))
         sys.stdout.flush()
         sys.stderr.flush()
         _LIBC.fflush(None)
@@ -159,6 +169,8 @@ class Rank:
             _write_all(number, printed)
         _reseed()
         importlib.invalidate_caches()
+        if standby.calls is not None:
+            _call(standby.calls)
         self._set_sys(request["folder"], request["arguments"])
 
     def _set_sys(self, folder: str, arguments: list[str]) -> None:
@@ -221,6 +233,15 @@ def _import(name: str) -> str | None:
     except BaseException as error:
         return f"import {name} failed in the standby interpreter: {type(error).__name__}: {error}"
     return None
+
+
+def _call(name: str) -> None:
+    """Call ``module:function``, which is no part of the rank's own work: what it raises does not reach the rank."""
+    module, _, function = name.partition(":")
+    try:
+        getattr(sys.modules[module], function)()
+    except Exception:
+        pass
 
 
 def _after(name: str, n_threads: int, known_fds: set[int]) -> str | None:

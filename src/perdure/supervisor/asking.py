@@ -21,7 +21,7 @@ from perdure.supervisor.folder import JobFolder, boot_id, jobs_in
 from perdure.supervisor.job import State
 from perdure.supervisor.journal import Journal
 from perdure.supervisor.viewing import kept_view
-from perdure.supervisor.vocabulary import Asked, Drain, Uncordon
+from perdure.supervisor.vocabulary import Acknowledge, Asked, Drain, Mute, Uncordon
 from perdure.wire import Address, NodeLink, connect_node
 
 __all__ = ["Asker", "Seen", "askers_in"]
@@ -73,7 +73,7 @@ class Asker:
             return self._kept(str(error), history=history)
         return Seen(self._whole(answer.view, since), live=True)
 
-    def order(self, message: Asked | Drain | Uncordon) -> None:
+    def order(self, message: Asked | Drain | Uncordon | Mute | Acknowledge) -> None:
         """Give the controller an order. Raises `CallError` if it refuses or the job is over, `LinkLost` if there is no
         controller.
         """

@@ -60,6 +60,10 @@ class Member:
         """Whether no rank of it is worth waiting for."""
         return self.over is not None or self.lost or len(self.ended) == self.node.nproc
 
+    def has(self, rank: int) -> bool:
+        """Whether the global ``rank`` is one of its."""
+        return self.base <= rank < self.base + self.node.nproc
+
     def gone(self, heard_s: float, *, relink_until_s: float) -> None:
         """Its launcher cannot be heard any more."""
         if self.left_s is None:

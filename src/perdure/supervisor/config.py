@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import msgspec
 
 from perdure.errors import CallError
 from perdure.progress import MAX_LOCAL_RANKS
 
-__all__ = ["Spec", "Waits"]
+__all__ = ["ActsOn", "Spec", "Waits"]
+
+ActsOn = Literal["all", "none"]
 
 
 class Waits(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,6 +39,8 @@ class Waits(msgspec.Struct, frozen=True, kw_only=True):
     "In which ranks that fall with the first one may end by themselves."
     broken_drain_s: float = 10.0
     "That the others may still save once a rank has failed in a drain."
+    name_s: float = 1.5
+    "For the watcher to name what happened, before a job ends of it; a restart never waits for that."
 
 
 class Spec(msgspec.Struct, frozen=True, kw_only=True):
@@ -66,6 +72,10 @@ class Spec(msgspec.Struct, frozen=True, kw_only=True):
     "Whether the job must find a step to go on from."
     skip_bad_batch: bool = False
     "Whether a batch that ends the job twice may be left out."
+    watch: bool = False
+    "Whether its ranks are watched."
+    act_on_verdicts: ActsOn = "all"
+    "Which verdicts of the watcher something is done about."
     log_dir: str = ""
     "Where what ranks print is kept on each node; empty if it is not."
     takeover: bool = False

@@ -8,6 +8,7 @@
 | ``controller.json`` | where the controller of the highest term listens |
 | ``controller.lock`` | held by the one controller that may write here |
 | ``controller.log`` | what it printed |
+| ``verdicts.jsonl`` | what the watcher has found, with its evidence |
 """
 
 from __future__ import annotations

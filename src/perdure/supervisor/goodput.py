@@ -26,25 +26,35 @@ from typing import Any, Final
 import msgspec
 
 from perdure.errors import ProtocolError
-from perdure.events import AttemptStarted, NodeCordoned, NodeDrained, NodeLost, RankDied, RankLate, StepsBegan
+from perdure.events import (
+    AttemptStarted,
+    Fact,
+    NodeCordoned,
+    NodeDrained,
+    NodeLost,
+    RankDied,
+    RankLate,
+    StepsBegan,
+    VerdictTold,
+)
 from perdure.supervisor.job import State
 from perdure.supervisor.messages import Moment, Told
 
 __all__ = ["CAUSES", "USES", "Account", "Span", "account_of", "spans_of"]
 
 USES: Final = ("start", "warm-up", "launch", "repeat", "progress", "stall", "verify", "recover")
-CAUSES: Final = ("node lost", "rank late", "rank failed", "node cordoned", "drained", "other")
+CAUSES: Final = ("node lost", "rank late", "rank failed", "node cordoned", "drained", "watcher", "other")
 
-_BLAMED: Final = {  # of what happened in an attempt, the first of these is why there was another
+_BLAMED: Final[dict[type[Fact], str]] = {  # of what happened in an attempt, the first of these is why there was another
     NodeLost: "node lost",
     RankLate: "rank late",
     RankDied: "rank failed",
     NodeCordoned: "node cordoned",
     NodeDrained: "drained",
+    VerdictTold: "watcher",
 }
-_KINDS: Final = {
-    cls.__struct_config__.tag: cls for cls in (AttemptStarted, NodeCordoned, NodeDrained, NodeLost, RankDied, RankLate)
-}
+_FACTS: Final[tuple[type[Fact], ...]] = (AttemptStarted, *_BLAMED)
+_KINDS: Final = {cls.__struct_config__.tag: cls for cls in _FACTS}
 _OPEN_S: Final = 10.0
 _OPEN_STEPS: Final = 3
 
@@ -163,9 +173,19 @@ def _restarts(facts: Iterable[Told]) -> dict[str, int]:
             if not first:
                 counted[next((cause for cause in CAUSES if cause in seen), "other")] += 1
             seen, first = set(), False
-        elif kind is not None and not (kind is RankDied and _fields(told).get("excused")):
+        elif kind is not None and _counts(kind, told):
             seen.add(_BLAMED[kind])
     return counted
+
+
+def _counts(kind: type[Fact], told: Told) -> bool:
+    """Whether a fact can be why there was another attempt."""
+    if kind is RankDied:
+        return not _fields(told).get("excused")
+    if kind is VerdictTold:
+        fields = _fields(told)
+        return bool(fields["stage"] == "verdict" and fields["action"] != "warn")
+    return True
 
 
 def _fields(told: Told) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import msgspec
 
 from perdure.supervisor.budget import Budget
 from perdure.supervisor.cordon import Cordon
-from perdure.supervisor.verdict import Past
+from perdure.supervisor.verdict import Named, Past
 
 __all__ = ["Ending", "Job", "NodeFacts", "State"]
 
@@ -102,6 +102,8 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     "What the next attempt must restore below, after a roll-back."
     skip: tuple[tuple[int, int], ...] = ()
     "Steps whose batches the next attempts leave out."
+    acted: tuple[Named, ...] = ()
+    "Verdicts of the watcher that were acted on, each once; of the current attempt, and the last ones before it."
     reason: str = ""
     "Why the job failed, or the last attempt."
     exit_code: int | None = None

@@ -39,6 +39,7 @@ from perdure.supervisor.node import NodeAttempt
 from perdure.supervisor.signals import asking_signals
 from perdure.supervisor.standby import StandbyRanks
 from perdure.supervisor.takeover import Succession
+from perdure.supervisor.watching import MAX_LOOK_BYTES, Began, Ending, Eye, Gone, Said, Told, Wanted
 from perdure.wire import Address
 
 __all__ = ["Launcher", "LauncherConfig"]
@@ -48,6 +49,7 @@ _START_S = 20.0
 _AGAIN_S = 0.5
 _TELL_S = 5.0
 _LATE_LOOK_S = 0.5
+_LINES_S = 0.5
 _CLOCK_ERROR_S = 0.5  # half of the time between two signs of life, and some
 _STOP_ALONE_S = 5.0
 _NO_CONTROLLER = 75
@@ -85,6 +87,8 @@ class LauncherConfig:
     "What a controller on this machine prints."
     standby: bool = True
     "Whether ranks may be forked from an interpreter that has imported what they need."
+    forked_calls: str | None = None
+    "A ``module:function`` that ranks which are forked call before their script."
 
 
 class Starting(Protocol):
@@ -121,6 +125,7 @@ class Launcher:
         env: Mapping[str, str],
         log: Log,
         agent: AgentLink | None = None,
+        eye: Eye | None = None,
         clock: Clock = SYSTEM,
         stdout: BinaryIO | None = None,
         stderr: BinaryIO | None = None,
@@ -128,6 +133,7 @@ class Launcher:
         checked_nproc(config.node.nproc)
         self._config, self._env, self._log, self._clock = config, env, log, clock
         self._agent = agent or NoAgent()
+        self._eye = eye
         self._start_controller, self._take_over, self._secret = start_controller, take_over, secret
         self._starting: Starting | None = None
         self._end_controller = end_controller
@@ -146,7 +152,7 @@ class Launcher:
         self._standby: StandbyRanks | None = None
         self._examining: Examining | None = None
         self._lateness = Lateness(phase_deadlines(config.phase_deadlines), look_s=_LATE_LOOK_S)
-        self._next_late_s = clock.monotonic()
+        self._next_late_s = self._next_lines_s = clock.monotonic()
         self._gone: set[int] = set()
         self._told = 0
         self._told_alone = False
@@ -189,6 +195,8 @@ class Launcher:
                 if self._succession is not None:
                     self._succession.close()
                 self._agent.release()
+                if self._eye is not None:
+                    self._eye.close()
                 self._guard.dismiss()
                 self._port.close()
                 reap_orphans(keep=())
@@ -240,6 +248,7 @@ class Launcher:
             self._be_refused(self._link.refused)
         self._agent.poll()
         self._look_at_ranks()
+        self._watch_ranks()
         self._keep_house()
         self._keep_the_lease()
         if self._succession is not None and self._take_over is not None:
@@ -269,6 +278,11 @@ class Launcher:
         for ended in attempt.poll(self._name):
             self._tell_progress(attempt)  # the last steps before the end count too
             self._link.send(ended)
+            if not attempt.ending:
+                rank = attempt.order.base + ended.local_rank
+                pid = attempt.pid_of(ended.local_rank)
+                self._next_lines_s = now
+                self._tell_eye(Gone(rank=rank, pid=pid, code=ended.code, signal=ended.signal))
         if attempt.over is None and (over := attempt.finish(self._name)) is not None:
             self._tell_progress(attempt)
             self._turn_port()
@@ -284,6 +298,38 @@ class Launcher:
                     busy=self._lateness.busy,
                 )
             )
+
+    def _watch_ranks(self) -> None:
+        """Pass on what the eye of this node has seen."""
+        if self._eye is None:
+            return
+        now = self._clock.monotonic()
+        try:
+            if self._attempt is not None and now >= self._next_lines_s:
+                self._next_lines_s = now + _LINES_S
+                if lines := self._attempt.new_lines():
+                    self._eye.tell(Said(lines))
+            looks, problem = self._eye.poll(), self._eye.problem()
+        except Exception as error:
+            self._blind(error)
+            return
+        for look in looks:
+            if len(look) <= MAX_LOOK_BYTES:
+                self._link.send(m.Watched(look=look))
+        if problem:
+            self._log.print(f"node {self._name}: {problem}")
+
+    def _tell_eye(self, what: Told) -> None:
+        if self._eye is not None:
+            try:
+                self._eye.tell(what)
+            except Exception as error:
+                self._blind(error)
+
+    def _blind(self, error: Exception) -> None:
+        """Go on without an eye, whatever has happened to it."""
+        self._eye = None
+        self._log.print(f"node {self._name}: its ranks are not watched any more ({error!r}); the job goes on")
 
     def _look_for_late_ranks(self, attempt: NodeAttempt) -> None:
         late = self._lateness.look(
@@ -321,7 +367,8 @@ class Launcher:
         guard = self._guard
         ours = set() if self._attempt is None else self._attempt.pids()
         helpers = [
-            None if each is None else each.pid for each in (guard, self._standby, self._examining, self._starting)
+            None if each is None else each.pid
+            for each in (guard, self._standby, self._examining, self._starting, self._eye)
         ]
         reap_orphans(keep=ours | {pid for pid in helpers if pid is not None})
         if guard is not None and not guard.alive():
@@ -399,6 +446,7 @@ class Launcher:
         if attempt is None or attempt.over is not None:
             return
         self._log.print(f"node {self._name}: {why}; ending its ranks")
+        self._tell_eye(Ending())
         attempt.kill()
         attempt.finish(self._name, wait_s=60.0)
         self._turn_port()
@@ -426,16 +474,20 @@ class Launcher:
                     self._start(message)
             case v.Terminate(_, number, failed):
                 if attempt is not None and attempt.number == number:
+                    self._tell_eye(Ending())
                     attempt.terminate(failed=failed)
             case v.Kill(_, number):
                 if attempt is not None and attempt.number == number:
                     if attempt.over is not None:
                         self._link.send(attempt.over)
+                    self._tell_eye(Ending())
                     attempt.kill()
                 elif attempt is None or attempt.number < number:  # it never started here
                     self._link.send(v.Over(node=self._name, attempt=number))
             case v.Examine():
                 self._examine(message)
+            case m.Wanted(ranks):
+                self._tell_eye(Wanted(ranks))
             case m.Release(exit_code=code):
                 self._exit_code = code
             case _:
@@ -499,6 +551,8 @@ class Launcher:
             restore_before=order.restore_before,
             skip=order.skip,
         )
+        ranks = tuple(range(order.base, order.base + config.node.nproc))
+        self._tell_eye(Began(attempt=order.attempt, ranks=ranks))
         attempt.start(
             standby.start,
             nproc=config.node.nproc,
@@ -530,5 +584,6 @@ class Launcher:
             run_mark=self._run_mark,
             wanted=self._config.standby,
             say=lambda sentence: self._log.print(f"node {self._name}: {sentence}"),
+            calls=self._config.forked_calls,
             clock=self._clock,
         )

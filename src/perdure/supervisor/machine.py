@@ -19,6 +19,10 @@ Nothing waits for ever: ranks that are ending have a grace, checks a deadline, b
 ``wait_s``; restarts without a new step are counted (`budget`), and a repeated failure ends the job before that
 (`verdict`).
 
+The watcher names, this table acts: a verdict that is sure and asks for something ends the attempt, once. Whoever sees
+a fault first, a launcher or the watcher, ends the attempt; what the other says of it afterwards is told, and adds a
+name to what is said. Ends of ranks are for launchers to see alone.
+
 Places. A node keeps its place over attempts, and with it its ranks, their neighbours and their memory. A hole is filled
 by a spare, by lowest join order. If none comes within ``shrink_s`` and the fewest nodes are there, places close up.
 """
@@ -44,6 +48,7 @@ from perdure.events import (
     NodeLost,
     Notice,
     PlaceTaken,
+    VerdictTold,
 )
 from perdure.supervisor.attempt import Attempt, Member
 from perdure.supervisor.config import Spec
@@ -51,7 +56,7 @@ from perdure.supervisor.examination import Examination
 from perdure.supervisor.job import Ending, Job, NodeFacts, State
 from perdure.supervisor.places import choose
 from perdure.supervisor.telling import last_words
-from perdure.supervisor.verdict import Act, Evidence, Verdict, judge
+from perdure.supervisor.verdict import Act, Evidence, Named, Verdict, judge
 from perdure.supervisor.vocabulary import (
     Action,
     Asked,
@@ -61,6 +66,7 @@ from perdure.supervisor.vocabulary import (
     Finish,
     Holding,
     Joined,
+    Judged,
     Kill,
     Late,
     Left,
@@ -72,12 +78,15 @@ from perdure.supervisor.vocabulary import (
     Terminate,
     Tick,
     Uncordon,
+    Watching,
 )
 
 __all__ = ["TABLE", "Machine", "Row"]
 
 _SAME_REQUEST_S: Final = 0.5
 _PATIENCE_S: Final = 5.0
+_SURE: Final = 0.8
+_REMEMBERED: Final = 32
 
 
 class Machine:
@@ -102,6 +111,8 @@ class Machine:
         self._told_attempt = -1
         self._told_waiting = False
         self._since_s = now
+        self._verdict: Judged | None = None
+        self._watched = False
         if again and job.state in (State.EXECUTE, State.VERIFY):
             self._attempt = self._new_attempt(resumed_s=now, lost=job.lost)
         else:
@@ -173,6 +184,10 @@ class Machine:
                     cordon=self.job.cordon.lifted(name),
                     draining=tuple(each for each in self.job.draining if each != name),
                 )
+            case Judged():
+                self._watcher_said(event)
+            case Watching(on):
+                self._watched = on
             case Tick():
                 pass
         self._time_passed()
@@ -265,6 +280,35 @@ class Machine:
         if self.job.state is State.EXECUTE:
             for told in self._attempt.ranks_late(event, now=self._now):
                 self._say(told)
+
+    def _watcher_said(self, said: Judged) -> None:
+        """Tell what the watcher says; if it is sure, and nothing else has happened to the attempt, act on it."""
+        fields = msgspec.structs.asdict(said)
+        del fields["attempt"]
+        self._say(VerdictTold(**fields))
+        if said.stage != "verdict" or said.attempt != self.job.attempt:
+            return
+        self._verdict = said
+        sure = said.confidence >= _SURE and said.action != "warn" and self.spec.act_on_verdicts == "all"
+        quiet = self.job.state is State.EXECUTE and not self._attempt.deaths and not self._attempt.lost()
+        if not sure or not quiet or self._acted() is not None:
+            return
+        where = {member.name for member in self._attempt for rank in said.ranks if member.has(rank)}
+        named = Named(
+            attempt=said.attempt,
+            incident=said.incident,
+            action=said.action,
+            label=said.label,
+            sentence=said.sentence,
+            rank=said.ranks[0] if said.ranks else None,
+            nodes=tuple(each.name for each in self._attempt if each.name in (*said.nodes, *where)),
+            step=said.step,
+        )
+        self._set(acted=(*self.job.acted, named)[-_REMEMBERED:])
+
+    def _acted(self) -> Named | None:
+        """The verdict of the watcher by which this attempt ends, if there is one."""
+        return next((each for each in self.job.acted if each.attempt == self.job.attempt), None)
 
     def _asked(self, number: int, by: str) -> None:
         if not self.job.asked:
@@ -364,6 +408,9 @@ class Machine:
     def _a_rank_is_late(self) -> bool:
         return self._attempt.is_late(self._now)
 
+    def _the_watcher_is_sure(self) -> bool:
+        return self._acted() is not None
+
     def _a_place_drains(self) -> bool:
         return any(node.name in self.job.draining for node in self.job.places)
 
@@ -401,7 +448,23 @@ class Machine:
         return [self._here[name] for name in verdict.suspects if name in self._here]
 
     def _over_and_hopeless(self) -> bool:
-        return self._all_over() and self._exam_is_over() and self._given_up() is not None
+        return self._all_over() and self._exam_is_over() and self._given_up() is not None and self._has_a_name()
+
+    def _has_a_name(self) -> bool:
+        """Whether the watcher has named what happened, or has had the time to."""
+        if not self._watched or not self._attempt.deaths or self._acted() is not None:
+            return True
+        return self._verdict_of_now() is not None or self._now - self._verify_s >= self.spec.waits.name_s
+
+    def _verdict_of_now(self) -> Judged | None:
+        """What the watcher said last of this attempt, and was sure of."""
+        said = self._verdict
+        return said if said is not None and said.attempt == self.job.attempt and said.action != "warn" else None
+
+    def _in_other_words(self) -> str:
+        """What the watcher says of what others have seen first, as the tail of a sentence."""
+        said = self._verdict_of_now()
+        return "" if said is None or self._acted() is not None else f" (watcher: {said.label}, {said.sentence})"
 
     def _over_and_worth_a_try(self) -> bool:
         return self._all_over() and self._exam_is_over() and self._given_up() is None
@@ -419,6 +482,12 @@ class Machine:
                 lost=self._attempt.lost(),
                 late=self._attempt.late(),
                 bad=tuple(bad.items()),
+                named=self._acted(),
+                rolled_back=tuple(
+                    each.step
+                    for each in self.job.acted
+                    if each.action == "rollback" and each.attempt < self.job.attempt
+                ),
                 out_of_memory=tuple(sorted(self._attempt.out_of_memory)),
                 n_nodes=len(self.job.places),
             ),
@@ -569,20 +638,26 @@ class Machine:
             for name, sentence in self._exam.bad().items():
                 self._cordon(name, sentence)
         for name in verdict.nodes:
-            if self._exam is None or name not in self._exam.bad():
+            if self._exam is not None and name in self._exam.bad():
+                continue
+            if self._acted() is not None and (refusal := self._cannot_do_without(name)) is not None:
+                self._say(Notice(text=refusal))
+            else:
                 self._cordon(name, verdict.sentence)
         self._exam = None
         budget, delay_s = self.job.budget.spend(chance=self._rng.random())
         self._due_s = self._now + delay_s
         self._set(budget=budget, past=self.job.past.after(verdict), reason=verdict.sentence)
-        if verdict.act is Act.ROLL_BACK and verdict.skip is not None:
+        if verdict.act is Act.ROLL_BACK and verdict.before is not None:
             # the second time it must go back further than to what this attempt began from
             again = self.job.restore_before is not None and self._attempt.first_step is not None
-            before = min(verdict.skip[0], self._attempt.first_step or 1) if again else verdict.skip[0]
-            self._set(restore_before=max(1, before), skip=(*self.job.skip, verdict.skip))
+            before = min(verdict.before, self._attempt.first_step or 1) if again else verdict.before
+            skip = () if verdict.skip is None else (verdict.skip,)
+            self._set(restore_before=max(1, before), skip=(*self.job.skip, *skip))
         when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
         lines = last_words(self._attempt.deaths, name_nodes=self._several())
-        self._say(Notice(text=f"{verdict.sentence}; starting all ranks again {when}"), lines=lines)
+        text = f"{verdict.sentence}{self._in_other_words()}; starting all ranks again {when}"
+        self._say(Notice(text=text), lines=lines)
 
     def _recover_drained(self) -> None:
         self._stopped()
@@ -613,6 +688,14 @@ class Machine:
         self._set(cordon=cordon, checked=tuple(sorted(passed)))
         self._say(NodeCordoned(node=name, reason=sentence) if refusal is None else Notice(text=refusal))
 
+    def _cannot_do_without(self, name: str) -> str | None:
+        """Why the job starts again on node ``name`` although it is at fault; None if it need not."""
+        others = [node.name for node in self._usable() if node.name != name]
+        if len(others) >= self.spec.min_nodes:
+            return None
+        there = f"without it there would be {_count(len(others), 'node')}, and the job needs {self.spec.min_nodes}"
+        return f"node {name} should be replaced, and there is none to take its place: {there}. It is used again"
+
     def _succeed(self) -> None:
         self._stopped()
         self._set(exit_code=0)
@@ -634,7 +717,7 @@ class Machine:
             left = self._attempt.left_behind()
             reason = f"processes {', '.join(map(str, left))} cannot be killed and may hold memory or a device"
         else:
-            reason = self._given_up() or verdict.sentence
+            reason = (self._given_up() or verdict.sentence) + self._in_other_words()
         cause = verdict.cause
         self._set(reason=reason, exit_code=1 if cause is None else cause.exit_code)
         fact = JobFailed(
@@ -690,6 +773,7 @@ TABLE: Final = (
     Row(S.EXECUTE, "a node is lost", S.VERIFY, "end the others", M._a_node_is_lost, M._end_failed),
     Row(S.EXECUTE, "a launcher gave up", S.VERIFY, "end the others", M._a_launcher_gave_up, M._end_given_up),
     Row(S.EXECUTE, "a rank is late", S.VERIFY, "end all", M._a_rank_is_late, M._end_failed),
+    Row(S.EXECUTE, "the watcher is sure", S.VERIFY, "end all", M._the_watcher_is_sure, M._end_failed),
     Row(S.EXECUTE, "asked to stop", S.VERIFY, "let ranks save", M._is_asked, M._end_asked),
     Row(S.EXECUTE, "a node drains", S.VERIFY, "let ranks save", M._a_place_drains, M._end_drained),
     Row(S.VERIFY, "ended, or grace over", S.VERIFY, "kill what is left", M._time_to_kill, M._kill),

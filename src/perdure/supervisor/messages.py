@@ -7,11 +7,14 @@ every ``beat_s``.
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import msgspec
 
 from perdure.supervisor.config import Spec
 from perdure.supervisor.job import Job, NodeFacts, State
 from perdure.supervisor.vocabulary import (
+    Acknowledge,
     Asked,
     Drain,
     Examine,
@@ -19,6 +22,7 @@ from perdure.supervisor.vocabulary import (
     Holding,
     Kill,
     Late,
+    Mute,
     Over,
     Progressed,
     RankEnded,
@@ -26,6 +30,7 @@ from perdure.supervisor.vocabulary import (
     Terminate,
     Uncordon,
 )
+from perdure.supervisor.watching import MAX_LOOK_BYTES
 
 __all__ = [
     "MAX_MESSAGE_BYTES",
@@ -47,12 +52,14 @@ __all__ = [
     "Told",
     "Up",
     "View",
+    "Wanted",
+    "Watched",
     "Welcome",
     "Where",
     "WhereAnswer",
 ]
 
-PROTOCOL = "1"
+PROTOCOL = "2"
 MAX_MESSAGE_BYTES = 16 << 20
 
 
@@ -112,6 +119,18 @@ class Report(_Message, frozen=True, kw_only=True, tag="report"):
     "Whether interpreters wait to be forked: ``ready``, ``warming`` or ``off``."
     busy: bool = False
     "Whether a rank is in a phase of its own that others may wait for, and in time."
+
+
+class Watched(_Message, frozen=True, kw_only=True, tag="watched"):
+    """What the eye of a node has seen (`perdure.supervisor.watching`); for the judge, and for nobody else to read."""
+
+    look: Annotated[bytes, msgspec.Meta(max_length=MAX_LOOK_BYTES)]
+
+
+class Wanted(_Message, frozen=True, tag="wanted"):
+    """The stacks of these ranks would help."""
+
+    ranks: tuple[int, ...]
 
 
 class Beat(_Message, frozen=True, kw_only=True, tag="beat"):
@@ -228,5 +247,20 @@ class WhereAnswer(_Message, frozen=True, kw_only=True, tag="where-answer"):
     memo: Memo | None = None
 
 
-Up = Hello | Report | RankEnded | Over | Progressed | Late | Examined | Asked | Drain | Uncordon | Look
-Down = Welcome | Refused | Beat | Memo | Start | Terminate | Kill | Examine | Release | Tell | Shown | Done
+Up = (
+    Hello
+    | Report
+    | RankEnded
+    | Over
+    | Progressed
+    | Late
+    | Examined
+    | Asked
+    | Drain
+    | Uncordon
+    | Mute
+    | Acknowledge
+    | Watched
+    | Look
+)
+Down = Welcome | Refused | Beat | Memo | Start | Terminate | Kill | Examine | Wanted | Release | Tell | Shown | Done

@@ -91,6 +91,19 @@ class NodeAttempt:
         """The ranks' processes."""
         return {rank.pid for rank in self._ranks}
 
+    def pid_of(self, local_rank: int) -> int:
+        """The process of a rank; 0 once nothing of the attempt is left."""
+        return self._ranks[local_rank].pid if local_rank < len(self._ranks) else 0
+
+    def new_lines(self) -> tuple[tuple[int, str], ...]:
+        """What its ranks have printed since the last call."""
+        return () if self._output is None else self._output.new_lines()
+
+    @property
+    def ending(self) -> bool:
+        """Whether ranks have been told to end."""
+        return self._terminated or self._killer is not None or self.over is not None
+
     def look(self, page: Page | None) -> None:
         """Read the progress page, if there is one."""
         self._page = page

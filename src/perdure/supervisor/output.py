@@ -24,6 +24,8 @@ _READ_BYTES = 1 << 16
 _LONGEST_LINE_BYTES = 1 << 16
 _TAIL_LINES = 40
 _POLL_S = 0.05
+_RECENT_LINES = 200  # of a node, in about a second
+_SHOWN_BYTES = 1000
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class Output:
         to_stderr: BinaryIO,
         log_dir: Path | None = None,
     ) -> None:
+        each = max(4, _RECENT_LINES // max(1, len(stdouts)))
+        self._recent: dict[int, deque[bytes]] = {rank: deque(maxlen=each) for rank in stdouts}
         self._tails: dict[int, deque[bytes]] = {rank: deque(maxlen=_TAIL_LINES) for rank in stderrs}
         self._logs = {} if log_dir is None else _open_logs(log_dir, list(stdouts))
         self._selector = selectors.DefaultSelector()
@@ -77,6 +81,14 @@ class Output:
     def tails(self) -> dict[int, tuple[str, ...]]:
         """The last lines of each rank's stderr; complete after `finish`."""
         return {rank: tuple(line.decode(errors="replace") for line in tail) for rank, tail in self._tails.items()}
+
+    def new_lines(self) -> tuple[tuple[int, str], ...]:
+        """What ranks have printed since the last call, each line with its rank; of many the last, of long the front."""
+        found = []
+        for rank, recent in self._recent.items():
+            while recent:
+                found.append((rank, recent.popleft()[:_SHOWN_BYTES].decode(errors="replace").rstrip()))
+        return tuple(found)
 
     def _pump(self) -> None:
         while self._selector.get_map():
@@ -116,6 +128,7 @@ class Output:
             return
         if not lines[-1].endswith((b"\n", b"\r")):
             lines[-1] += b"\n"
+        self._recent[stream.rank].extend(lines)
         if stream.tail is not None:
             stream.tail.extend(line.rstrip() for line in lines)
         if stream.log is not None:

@@ -33,9 +33,11 @@ class StandbyRanks:
         run_mark: str,
         wanted: bool,
         say: Callable[[str], None],
+        calls: str | None = None,
         clock: Clock = SYSTEM,
     ) -> None:
-        self._command = command
+        """``calls`` is a ``module:function`` that each forked rank calls before its script."""
+        self._command, self._calls = command, calls
         self._env = dict(env) | {MARK: f"{run_mark}.standby"}
         self._say, self._clock = say, clock
         self._zygote: Zygote | None = None
@@ -50,7 +52,7 @@ class StandbyRanks:
             return
         self._since_s = self._clock.monotonic()
         try:
-            self._zygote = Zygote.start(self._command, preload=self._preload, env=self._env)
+            self._zygote = Zygote.start(self._command, preload=self._preload, env=self._env, calls=self._calls)
         except PerdureError as error:
             self._give_up(str(error))
 

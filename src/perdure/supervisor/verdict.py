@@ -9,6 +9,7 @@ The first row that fits decides.
 | the cause is HOPELESS (exit 64 and 73, a program that is not whole), on a node without fault | user | STOP |
 | a node's check failed | node | REPLACE |
 | a node is gone | node | RESTART: its place is a hole, which itself may fill; twice in a row: REPLACE |
+| the attempt was ended because the watcher was sure (`Named`) | by its label | what it says; below |
 | a rank died by itself | by its `symptoms` | below |
 | a rank was too long in a phase | process, in a save or restore storage | RESTART; the same node again: REPLACE |
 | ranks only complain of one another | network | RESTART |
@@ -23,6 +24,10 @@ A rank that died by itself, by what its last words mean:
 | UNCLEAR | RESTART | the same node: REPLACE; on another node, or after that: STOP |
 | HARDWARE | REPLACE | REPLACE |
 | VALUE | RESTART | at the same step: ROLL_BACK if batches may be skipped, at most twice; else STOP |
+
+What the watcher says is done as it says it: RESTART (for a rank, like a hang: the second time on a node REPLACE), EVICT
+is REPLACE, STOP_USER is STOP. ROLLBACK restores a step below the bad one, and leaves its batch out if that is allowed;
+where it is not, the same bad step a second time is STOP, and so is a third roll-back.
 
 So nothing is said to be the data's, the program's or the machine's fault that has not happened twice, but where one
 word is proof. In a job of one node everything happens on the same node, which is no reason to replace it. Whatever
@@ -41,12 +46,13 @@ from perdure.events.facts import how_it_ended
 from perdure.supervisor.causes import Death, LastWords, blames_a_peer, excused, fingerprint, first_cause
 from perdure.supervisor.symptoms import Kind, Means, Reading, read
 
-__all__ = ["Act", "Evidence", "Failure", "Kind", "LateRank", "Past", "Verdict", "judge"]
+__all__ = ["Act", "Evidence", "Failure", "Kind", "LateRank", "Named", "Past", "Verdict", "judge"]
 
 _MOST_ROLL_BACKS = 2
 _REMEMBERED = 64
 _STORES = frozenset({"saving", "restoring", "copying", "closing"})
 _SHOWN = 200
+_SAME_STEP = 2  # a probe may look at a gradient in some steps only
 _FROM_OUTSIDE = frozenset({signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -63,6 +69,17 @@ class Act(enum.Enum):
     "end the job and tell the user"
 
 
+_ACT_OF = {"restart": Act.RESTART, "evict": Act.REPLACE, "rollback": Act.ROLL_BACK, "stop_user": Act.STOP}
+_KIND_OF = {
+    "hw.": Kind.NODE,
+    "train.": Kind.DATA,
+    "infra.storage": Kind.STORAGE,
+    "infra.": Kind.NODE,
+    "sw.dataloader": Kind.PROCESS,
+    "sw.": Kind.USER,
+}
+
+
 @dataclass(frozen=True, slots=True)
 class LateRank:
     """A rank that was longer in a phase than it may; of several the likeliest suspect stands first."""
@@ -72,6 +89,22 @@ class LateRank:
     phase: str
     seconds: float
     allowed_s: float
+    step: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """A verdict of the watcher that ended ``attempt``; ``action`` and ``label`` are its words. ``nodes`` are accused,
+    or have the accused ranks.
+    """
+
+    attempt: int
+    incident: str
+    action: str
+    label: str
+    sentence: str
+    rank: int | None = None
+    nodes: tuple[str, ...] = ()
     step: int | None = None
 
 
@@ -89,6 +122,10 @@ class Evidence:
     "ranks that did not get on"
     bad: tuple[tuple[str, str], ...] = ()
     "nodes whose check failed, each with the sentence of the check"
+    named: Named | None = None
+    "why the attempt was ended, if the watcher was the first to know"
+    rolled_back: tuple[int | None, ...] = ()
+    "the steps for which the watcher had the job roll back before"
     out_of_memory: tuple[str, ...] = ()
     "nodes whose kernel killed a process of the attempt because memory ran out (``oom_kill`` of its memory events)"
     n_nodes: int = 1
@@ -148,6 +185,8 @@ class Verdict:
     """of ROLL_BACK: the first and the last step whose batches are to be left out. The bad one led to the step that was
     not completed, or to the one before it, where a loop looks at its loss after the optimizer step. To restore: a step
     below the first."""
+    before: int | None = None
+    "of ROLL_BACK: a step below this one is to be restored"
     cause: Death | None = None
     "the death that started it"
     suspects: tuple[str, ...] = ()
@@ -179,6 +218,8 @@ def judge(evidence: Evidence, past: Past, *, allow_skip: bool) -> Verdict:
         return _of_death(cause, reading, past, allow_skip=allow_skip, alone=True)
     if evidence.bad or evidence.lost:
         return _of_nodes(evidence, cause, past)
+    if evidence.named is not None:
+        return _of_named(evidence, evidence.named, past, allow_skip=allow_skip)
     if cause is not None and reading is not None and not blames_a_peer(cause):
         if len({death.node for death in deaths if read(death) == reading}) > 1:
             reading = replace(reading, at_node=False)  # what several nodes meet at once is no node's fault
@@ -237,6 +278,7 @@ def _of_death(death: Death, reading: Reading, past: Past, *, allow_skip: bool, a
         nodes=(node,) if act is Act.REPLACE else (),
         step=death.step,
         skip=None if act is not Act.ROLL_BACK or death.step is None else (death.step, death.step + 1),
+        before=death.step if act is Act.ROLL_BACK else None,
         cause=death,
         suspects=(node,) if node and broken and act is not Act.STOP else (),
         failure=Failure(kind, act, node, death.node, death.step, mark, False, death.rank),
@@ -276,6 +318,37 @@ def _of_hang(evidence: Evidence, cause: Death | None, past: Past) -> Verdict:
         cause=cause,
         suspects=tuple(dict.fromkeys(each.node for each in evidence.late if each.node)),
         failure=Failure(kind, act, late.node, late.node, late.step, "", True, late.rank),
+    )
+
+
+def _of_named(evidence: Evidence, named: Named, past: Past, *, allow_skip: bool) -> Verdict:
+    act, then, skip = _ACT_OF[named.action], "", None
+    node = named.nodes[0] if len(named.nodes) == 1 else ""
+    before = [each for each in past.failures if node and each.node == node and each.hung]
+    twice = bool(before) and all(each.act is not Act.REPLACE for each in before) and evidence.n_nodes > 1
+    again = any(each is not None and abs(each - (named.step or 0)) <= _SAME_STEP for each in evidence.rolled_back)
+    if act is Act.ROLL_BACK and len(evidence.rolled_back) >= _MOST_ROLL_BACKS:
+        act, then = Act.STOP, f"{_MOST_ROLL_BACKS} roll-backs did not help"
+    elif act in (Act.ROLL_BACK, Act.REPLACE) and named.step is not None and again and not allow_skip:
+        act, then = Act.STOP, "the second time at the same step, and no batch may be skipped (--skip-bad-batch)"
+    elif act is Act.ROLL_BACK and named.step is not None:
+        skip = (named.step, named.step) if allow_skip else None
+        then = f"roll back to before step {named.step}" + (", and skip its batch" if allow_skip else "")
+    elif act is Act.RESTART and named.rank is not None and twice:
+        act, then = Act.REPLACE, "the second time on this node: another one takes its place"
+    kind = next((kind for word, kind in _KIND_OF.items() if named.label.startswith(word)), Kind.PROCESS)
+    return Verdict(
+        kind,
+        act,
+        named.rank,
+        node or None,
+        f"{named.sentence} ({named.label})" + (f"; {then}" if then else ""),
+        nodes=named.nodes if act is Act.REPLACE else (),
+        step=named.step,
+        skip=skip,
+        before=named.step if act is Act.ROLL_BACK else None,
+        suspects=named.nodes if act is Act.RESTART else (),
+        failure=Failure(kind, act, node, node, named.step, "", act is Act.RESTART, named.rank),
     )
 
 

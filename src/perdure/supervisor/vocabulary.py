@@ -10,6 +10,7 @@ from perdure.events import Fact
 from perdure.supervisor.job import NodeFacts
 
 __all__ = [
+    "Acknowledge",
     "Action",
     "Asked",
     "Drain",
@@ -19,10 +20,12 @@ __all__ = [
     "Finish",
     "Holding",
     "Joined",
+    "Judged",
     "Kill",
     "Late",
     "LateFacts",
     "Left",
+    "Mute",
     "Over",
     "Progressed",
     "RankEnded",
@@ -31,6 +34,7 @@ __all__ = [
     "Terminate",
     "Tick",
     "Uncordon",
+    "Watching",
 ]
 
 
@@ -154,6 +158,47 @@ class Uncordon(_Message, frozen=True, tag="uncordon"):
     node: str
 
 
+class Mute(_Message, frozen=True, kw_only=True, tag="mute"):
+    """A person wants to be told nothing of what agrees with all that is given, for ``for_s`` seconds (None: ever)."""
+
+    label: str = ""
+    node: str = ""
+    rank: int | None = None
+    for_s: float | None = None
+
+
+class Acknowledge(_Message, frozen=True, tag="acknowledge"):
+    """A person knows of an incident."""
+
+    incident: str
+
+
+class Judged(msgspec.Struct, frozen=True, kw_only=True):
+    """The watcher says what is wrong in ``attempt``, in its own words for label, owner and action.
+
+    An incident keeps its name, which no other of the job has, while it goes from ``suspicion`` to ``verdict`` and
+    ``cleared``; each change comes as one of these.
+    """
+
+    attempt: int
+    incident: str
+    stage: Literal["suspicion", "verdict", "cleared"]
+    label: str
+    owner: str
+    action: Literal["restart", "evict", "rollback", "stop_user", "warn"]
+    confidence: float
+    sentence: str
+    ranks: tuple[int, ...] = ()
+    nodes: tuple[str, ...] = ()
+    step: int | None = None
+
+
+class Watching(msgspec.Struct, frozen=True):
+    """The watcher answers, or does not any more."""
+
+    on: bool
+
+
 class Tick(msgspec.Struct, frozen=True):
     """Time has passed."""
 
@@ -215,5 +260,19 @@ class Finish(msgspec.Struct, frozen=True):
     exit_code: int
 
 
-Event = Joined | Left | RankEnded | Over | Progressed | Late | Examined | Asked | Drain | Uncordon | Tick
+Event = (
+    Joined
+    | Left
+    | RankEnded
+    | Over
+    | Progressed
+    | Late
+    | Examined
+    | Asked
+    | Drain
+    | Uncordon
+    | Judged
+    | Watching
+    | Tick
+)
 Action = Start | Terminate | Kill | Examine | Say | Finish

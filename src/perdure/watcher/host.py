@@ -43,8 +43,8 @@ class Host:
     """Makes the `NodeSample` of this node; `close` ends its threads.
 
     ``own`` returns the processes of the ranks (it may be called from another thread), ``mark`` is what the job's
-    processes carry in PERDURE_MARK, ``disks`` are folders that the job writes to. ``root`` is where ``proc`` and
-    ``sys`` are.
+    processes carry in PERDURE_MARK, ``family`` are processes below which all is of the job, such as launchers;
+    ``disks`` are folders that the job writes to. ``root`` is where ``proc`` and ``sys`` are.
     """
 
     def __init__(
@@ -53,6 +53,7 @@ class Host:
         node: str,
         own: Callable[[], Collection[int]] = tuple,
         mark: str | None = None,
+        family: Collection[int] = (),
         disks: Sequence[str | Path] = (),
         gpus: GpuWatch | None = None,
         root: Path = Path("/"),
@@ -62,7 +63,8 @@ class Host:
         self._root = root
         self._clock = clock
         self._gpus = gpus
-        self._belongs = Belonging(own, mark=mark, root=root)
+        self._own = own
+        self._belongs = Belonging(lambda: (*own(), *family), mark=mark, root=root)
         self._neighbours = Neighbours(self._belongs, root=root)
         self._disks: dict[str, Aside[DiskState]] = {
             path: Aside(_disk_looker(path, root), every_s=_DISKS_EVERY_S, name="disk", clock=clock)
@@ -169,7 +171,7 @@ class Host:
     def _wait(self, now: float) -> float | None:
         """Largest share of the last second or so in which a rank's main thread waited for a processor."""
         waited = {}
-        for pid in list(self._belongs.own())[:_MOST_RANKS]:
+        for pid in list(self._own())[:_MOST_RANKS]:
             words = _text(self._root / f"proc/{pid}/schedstat").split()
             if len(words) == 3 and words[1].isdecimal():
                 waited[pid] = int(words[1])

@@ -27,8 +27,9 @@ __all__ = ["NodeWatch"]
 class NodeWatch:
     """Looks at the ranks whose probes write into ``folder``, all on this node, which is called ``node``.
 
-    ``disks`` are folders that the job writes to, ``logs`` is one with logs of ranks (``rank-3.log``), ``kernel_log`` a
-    device or a file with the kernel's; what is in them already is not read. `close` ends what runs beside.
+    ``disks`` are folders that the job writes to, ``family`` processes below which all is of the job, such as launchers;
+    ``logs`` is a folder with logs of ranks (``rank-3.log``), ``kernel_log`` a device or a file with the kernel's; what
+    is in them already is not read. `close` ends what runs beside.
     """
 
     def __init__(
@@ -37,6 +38,7 @@ class NodeWatch:
         *,
         node: str,
         disks: Sequence[str | Path] = (),
+        family: Sequence[int] = (),
         logs: Path | None = None,
         kernel_log: str | Path | None = "/dev/kmsg",
         clock: Clock = SYSTEM,
@@ -46,7 +48,7 @@ class NodeWatch:
         self._pids: dict[int, int] = {}
         self._known: set[int] = set()
         self._pidfds: dict[int, int] = {}
-        self._host = Host(node=node, own=lambda: tuple(self._pids.values()), disks=disks, clock=clock)
+        self._host = Host(node=node, own=lambda: tuple(self._pids.values()), family=family, disks=disks, clock=clock)
         self._logs = None if logs is None else LogTail(logs, node=node, from_end=True)
         self._kernel = None if kernel_log is None else KernelLog(kernel_log, node=node)
         self._attempt = 0

@@ -71,11 +71,14 @@ def read_verdicts(path: Path) -> tuple[list[Verdict], int]:
 class WatchRecord:
     """Keeps what `give` is given in ``folder``, which is made if it is not there. ``heat`` may be looked at, too.
 
-    ``every_s`` is the time between two writes of what is replaced. Raises `CallError` if ``folder`` cannot be written.
+    ``every_s`` is the time between two writes of what is replaced. ``verdicts`` False: somebody else writes that file.
+    Raises `CallError` if ``folder`` cannot be written.
     """
 
-    def __init__(self, folder: Path, *, job: str, every_s: float = 2.0, clock: Clock = SYSTEM) -> None:
-        self._folder, self._every_s, self._clock = folder, every_s, clock
+    def __init__(
+        self, folder: Path, *, job: str, every_s: float = 2.0, verdicts: bool = True, clock: Clock = SYSTEM
+    ) -> None:
+        self._folder, self._every_s, self._writes_verdicts, self._clock = folder, every_s, verdicts, clock
         self.heat = Heat(job=job)
         self._page = MetricsPage(job=job)
         self._now_s: float | None = None
@@ -115,7 +118,7 @@ class WatchRecord:
             self._now_s = now_s
             self.heat.feed([sample for each in looks for sample in each.samples], now_s=now_s)
         self._page.give(told, looks=looks, still_open=still_open, now_s=now_s)
-        for each in told:
+        for each in told if self._writes_verdicts else ():
             whole = each if each.wall_s is not None else dated(each, now_s=now_s, wall_s=self._clock.wall())
             self._write_line(msgspec.json.encode(whole))
 
