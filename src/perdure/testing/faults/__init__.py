@@ -1,4 +1,4 @@
-"""A fault suite for watchers of training jobs: real ranks of torch.distributed, real faults, and answers that are judged.
+"""A fault suite for watchers of training jobs: real ranks of torch.distributed, real faults, answers that are judged.
 
     from perdure.testing.faults.cases import campaign
     from perdure.testing.faults.report import run, write

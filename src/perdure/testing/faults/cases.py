@@ -6,14 +6,28 @@ Both are plain values. `Outcome` holds all that the watcher has said, so that it
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import msgspec
 
-from perdure.testing.faults.kinds import FAULTS, HEALTHY, KINDS, Family, Kind, Whom
+from perdure.testing.faults.kinds import FAULTS, HEALTHY, Family, Kind, Whom
 from perdure.testing.faults.trouble import Plan
 
-__all__ = ["Case", "Outcome", "Told", "campaign", "draw"]
+__all__ = ["Case", "Outcome", "Told", "campaign", "draw", "node_of"]
+
+
+def node_of(nodes: Sequence[int], rank: int) -> str:
+    """The name of the node of ``rank``, where ``nodes`` are the ranks of each; ? if there is no such rank.
+
+    >>> node_of((2, 1), 2)
+    'n1'
+    """
+    for number, count in enumerate(nodes):
+        if rank < count:
+            return f"n{number}"
+        rank -= count
+    return "?"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +48,7 @@ class Case:
 
     def node_of(self, rank: int) -> str:
         """The name of the node of ``rank``."""
-        for number, count in enumerate(self.nodes):
-            if rank < count:
-                return f"n{number}"
-            rank -= count
-        raise IndexError(rank)
+        return node_of(self.nodes, rank)
 
 
 class Told(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,7 +87,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
 def draw(kind: Kind, seed: int) -> Case:
     """Everything about the case of ``kind`` with ``seed``.
 
-    >>> draw(KINDS["killed"], 3) == draw(KINDS["killed"], 3)
+    >>> draw(FAULTS[0], 3) == draw(FAULTS[0], 3)
     True
     """
     dice = random.Random(f"{kind.name}/{seed}")

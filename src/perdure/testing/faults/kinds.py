@@ -120,7 +120,7 @@ def _numbers(
 def _slow(name: str, what: str, whom: Whom, label: Label, **more: Any) -> Kind:
     return Kind(
         name=name, family=Family.SLOW, what=what, whom=whom, labels=_labels(label), actions=_actions(Action.WARN),
-        **{"calm_s": (12.0, 14.0), "within_s": 25.0, "how": How.INSIDE} | more,
+        calm_s=more.pop("calm_s", (12.0, 14.0)), within_s=25.0, how=more.pop("how", How.INSIDE), **more,
     )  # fmt: skip
 
 
@@ -252,13 +252,16 @@ FAULTS: tuple[Kind, ...] = (
 
 
 def _well(name: str, what: str, how: How = How.INSIDE, **more: Any) -> Kind:
-    return Kind(name=name, family=Family.HEALTHY, how=how, what=what, **{"within_s": 16.0} | more)
+    within_s = more.pop("within_s", 16.0)
+    return Kind(name=name, family=Family.HEALTHY, how=how, what=what, within_s=within_s, **more)
 
 
 HEALTHY: tuple[Kind, ...] = (
     _well("plain", "training, saves and evaluations", plan={"save_every": 60, "evaluate_every": 80}),
-    _well("long-save", "a save that takes longer than a step may", plan={"save_every": 60, "save_s": 14.0}, within_s=22),
-    _well("long-evaluation", "an evaluation that does", plan={"evaluate_every": 60, "evaluate_s": 14.0}, within_s=22),
+    _well(
+        "long-save", "a save that is longer than a step may be", plan={"save_every": 60, "save_s": 14.0}, within_s=22
+    ),
+    _well("long-evaluation", "an evaluation that is", plan={"evaluate_every": 60, "evaluate_s": 14.0}, within_s=22),
     _well("compiles", "the first step is compiled", plan={"compiles": "aot_eager"}),
     _well("skew", "the work of each batch differs by 60 %, on each rank by itself", plan={"uneven": 0.6}),
     _well("paused", "all ranks of all nodes are stopped for 5 s, as a machine that is moved", How.OUTSIDE),

@@ -216,9 +216,7 @@ def _look(watcher: Watcher, job: Job, told: list[tuple[float, Told]]) -> None:
     job.reap()
 
 
-def _until(
-    watcher: Watcher, job: Job, told: list[tuple[float, Told]], done: Callable[[], bool], *, what: str
-) -> None:
+def _until(watcher: Watcher, job: Job, told: list[tuple[float, Told]], done: Callable[[], bool], *, what: str) -> None:
     give_up_s = time.monotonic() + _START_S
     while not done():
         _look(watcher, job, told)
@@ -279,5 +277,3 @@ def _last_words(job: Job) -> str:
             lines = path.read_text(errors="replace").splitlines()
             words += [f"{path.name}: {line}" for line in lines[-2:]]
     return " | ".join(words)
-
-

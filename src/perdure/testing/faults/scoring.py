@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from perdure.testing.faults.cases import Case, Outcome, Told, draw
+from perdure.testing.faults.cases import Outcome, Told, node_of
 from perdure.testing.faults.kinds import KINDS, Family, Kind, Whom
 
 __all__ = ["Score", "answered", "p95", "score", "wilson"]
@@ -69,12 +69,12 @@ def _accused_right(kind: Kind, told: Told, rank: int, node: str) -> bool:
     return bool(told.ranks or told.nodes)  # and that they are of the node is asked by `_innocent`
 
 
-def _innocent(case: Case, told: Told) -> bool:
+def _innocent(outcome: Outcome, told: Told) -> bool:
     """Whether somebody is mentioned who has nothing to do with it; nodes count, not the ranks of one node."""
-    if case.kind.family is Family.HEALTHY or case.kind.whom is Whom.NOBODY:
-        return bool(told.ranks or told.nodes) and not case.kind.may_warn
-    node = case.node_of(case.victim)
-    return bool(({case.node_of(rank) for rank in told.ranks} | set(told.nodes)) - {node})
+    kind = KINDS[outcome.kind]
+    if kind.family is Family.HEALTHY or kind.whom is Whom.NOBODY:
+        return bool(told.ranks or told.nodes) and not kind.may_warn
+    return bool(({node_of(outcome.nodes, rank) for rank in told.ranks} | set(told.nodes)) - {outcome.node})
 
 
 def answered(kind: Kind, told: Told, *, rank: int, node: str) -> bool:
@@ -90,18 +90,17 @@ def answered(kind: Kind, told: Told, *, rank: int, node: str) -> bool:
 def score(outcome: Outcome) -> Score:
     """Judge one case."""
     kind = KINDS[outcome.kind]
-    case = draw(kind, outcome.seed)
     incidents: dict[str, list[Told]] = {}
     for each in outcome.told:
         if each.stage != "cleared":
             incidents.setdefault(each.incident, []).append(each)
-    false = sum(any(_innocent(case, each) for each in some) for some in incidents.values())
+    false = sum(any(_innocent(outcome, each) for each in some) for some in incidents.values())
     healthy = kind.family is Family.HEALTHY
     before = [some for some in incidents.values() if healthy or some[0].after_s < _BEFORE_S]
     after = [some for some in incidents.values() if not (healthy or some[0].after_s < _BEFORE_S)]
     acting = [some for some in before if _asks(some)]
     base = Score(
-        case=case.name,
+        case=f"{outcome.kind}/{outcome.seed}",
         family=kind.family,
         whom=kind.whom,
         incidents=len(after),
@@ -113,7 +112,7 @@ def score(outcome: Outcome) -> Score:
         return base
 
     def accused(told: Told) -> bool:
-        return _accused_right(kind, told, outcome.rank, outcome.node) and not _innocent(case, told)
+        return _accused_right(kind, told, outcome.rank, outcome.node) and not _innocent(outcome, told)
 
     def rank(some: list[Told]) -> int:
         last = some[-1]
@@ -132,7 +131,7 @@ def score(outcome: Outcome) -> Score:
         and last.action in kind.actions
         and not any(_asks(some) for some in after if some is not answer),
         suspected_s=answer[0].after_s,
-        verdict_s=_first(each for each in answer if each.stage == "verdict" and accused(each) and each.label in kind.labels),
+        verdict_s=_first(e for e in answer if e.stage == "verdict" and accused(e) and e.label in kind.labels),
         action_s=_first(each for each in answer if answered(kind, each, rank=outcome.rank, node=outcome.node)),
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""A training as people write them, watched by whoever is tested: ``python -m perdure.testing.faults.train PLAN RANK WORLD``.
+"""A training as people write them: ``python -m perdure.testing.faults.train PLAN RANK WORLD``.
 
 DDP over gloo, an optimizer, a data loader, metrics that are averaged and logged, checkpoints, evaluation. It knows
 nothing of a watcher. RANK, WORLD_SIZE and MASTER_* are set by `perdure.testing.faults.job`.
@@ -74,7 +74,7 @@ def main(plan: Plan, rank: int, world: int) -> None:
         x, y = trouble.batch(*next(batches))
         work_s = plan.step_s * (1 + plan.uneven * (2 * dice.random() - 1))
         (burn if plan.work == "cpu" else time.sleep)(trouble.work_s(work_s))
-        loss = torch.nn.functional.mse_loss(forward(x), y)
+        loss: Any = torch.nn.functional.mse_loss(forward(x), y)
         optimizer.zero_grad()
         trouble.before_waiting()
         loss.backward()
@@ -112,7 +112,7 @@ class _Slow:
     """A file that takes its time, as remote storage does."""
 
     def __init__(self, path: Path, seconds: float) -> None:
-        self._file, self._seconds = open(path, "wb"), seconds
+        self._file, self._seconds = open(path, "wb"), seconds  # noqa: SIM115 (closed by whoever writes)
 
     def write(self, data: bytes) -> int:
         time.sleep(min(self._seconds, 0.2))
@@ -133,7 +133,7 @@ def save_checkpoint(model: Any, trouble: Trouble, path: Path, seconds: float) ->
     """Write this rank's part, in about ``seconds``."""
     import torch
 
-    file = _Slow(trouble.save(path), seconds)
+    file: Any = _Slow(trouble.save(path), seconds)
     torch.save(model.state_dict(), file)  # noqa: TID251 (what users do; nothing here reads it)
     file.close()
 

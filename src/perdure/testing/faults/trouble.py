@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
-import pdb
+import pdb  # noqa: T100
 import signal
 import socket
 import sys
@@ -93,7 +93,9 @@ class Trouble:
     def begin(self, step: int) -> None:
         """A step begins: what ends the process, or holds all of it."""
         self._step = step
-        if not self._once("exit", "raise", "segfault", "gil", "hang-compute", "breakpoint", "out-of-memory", "log-storm"):
+        if not self._once(
+            "exit", "raise", "segfault", "gil", "hang-compute", "breakpoint", "out-of-memory", "log-storm"
+        ):
             return
         fault = self.plan.fault
         self.strike()
