@@ -1,8 +1,8 @@
 """One job of the suite: real ranks on real processes, in nodes that are process groups of this machine.
 
 A *node* has a name, the ranks of one process group, a folder for their probes, a folder for their logs and a log of its
-kernel. What a machine of its own would have beyond that is played here and read by whoever watches (`Job.shown`,
-`Job.clock_of`, `Job.silent`), never by the ranks.
+kernel. What a machine of its own would have beyond that is played here and read by whoever watches (`Node.shown`,
+`Node.clock`, `Node.silent`), never by the ranks.
 """
 
 from __future__ import annotations
@@ -64,8 +64,16 @@ class Node:
     clock: WallClock = field(default_factory=WallClock)
     silent: bool = False
     "Whether nothing is heard of it: a watcher is not to look at it then."
+    neighbours: set[int] = field(default_factory=set)
+    "Processes on it that are not of the job; what else runs on this machine is on no node."
     alters: Callable[[NodeSample], NodeSample] = lambda sample: sample
     "What is played of its signals."
+
+    def shown(self, sample: NodeSample) -> NodeSample:
+        """What a watcher is to see of this node, where ``sample`` is of the machine."""
+        pids = tuple(f"(pid {pid})" for pid in self.neighbours)
+        foreign = tuple(each for each in sample.foreign_cpu if each[0].endswith(pids)) if pids else ()
+        return self.alters(msgspec.structs.replace(sample, foreign_cpu=foreign))
 
     @property
     def probes(self) -> Path:
@@ -216,6 +224,7 @@ class Job:
         if node.cpu is not None:
             command = ["taskset", "-c", str(node.cpu), *command]
         self.others.append(subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True))
+        node.neighbours.add(self.others[-1].pid)
 
     def mount(self, node: Node, *, size_bytes: int) -> None:
         """Give ``node`` a file system of its own to save to, in memory. Raises `CalledProcessError` without rights."""

@@ -109,10 +109,17 @@ def _desync(name: str, what: str) -> Kind:
 
 
 def _numbers(
-    name: str, what: str, whom: Whom, label: Label, *actions: Action, plan: Mapping[str, Any], **more: Any
+    name: str,
+    what: str,
+    whom: Whom,
+    label: Label | tuple[Label, ...],
+    *actions: Action,
+    plan: Mapping[str, Any],
+    **more: Any,
 ) -> Kind:
     return Kind(
-        name=name, family=Family.NUMBERS, how=How.INSIDE, what=what, whom=whom, labels=_labels(label),
+        name=name, family=Family.NUMBERS, how=How.INSIDE, what=what, whom=whom,
+        labels=frozenset([label] if isinstance(label, Label) else label),
         actions=_actions(*actions), plan=plan, **more,
     )  # fmt: skip
 
@@ -180,7 +187,7 @@ FAULTS: tuple[Kind, ...] = (
     ),
     _desync("skip-collective", "a rank leaves out a collective"),
     _desync("extra-collective", "a rank calls a collective that the others do not"),
-    _desync("odd-collective", "a rank calls a collective with a tensor of another shape"),
+    _desync("odd-collective", "a rank calls another operation, or with another shape (of which gloo aborts a rank)"),
     _slow("slow-rank", "the own work of a rank takes 25 to 60 % longer", Whom.RANK, Label.STRAGGLER, shapes=_THREE),
     _slow("slow-node", "so does that of all ranks of a node", Whom.NODE, Label.STRAGGLER, shapes=((2, 2),)),
     _slow("slow-job", "so does that of all ranks", Whom.NOBODY, Label.UNKNOWN),
@@ -195,8 +202,9 @@ FAULTS: tuple[Kind, ...] = (
         "inf-gradient", "an Inf in the own gradient of a rank, once", Whom.RANK, Label.NAN, Action.ROLLBACK, plan={},
     ),
     _numbers(
-        "flip-gradient", "the highest bit of an exponent in the own gradient of a rank, once", Whom.RANK, Label.SDC,
-        Action.EVICT, Action.ROLLBACK, plan={},
+        "flip-gradient", "the highest bit of an exponent in the own gradient of a rank, once, or from then on (the"
+        " first time it cannot be told from a bad batch)", Whom.RANK, (Label.SDC, Label.NAN), Action.EVICT,
+        Action.ROLLBACK, plan={},
     ),
     _numbers(
         "flip-parameter", "a bit of a parameter of a rank, once: replicas differ silently", Whom.RANK, Label.SDC,

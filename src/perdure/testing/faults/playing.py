@@ -211,7 +211,7 @@ def _look(watcher: Watcher, job: Job, told: list[tuple[float, Told]]) -> None:
         told.append((now_s, Told(
             after_s=0.0, incident=each.incident, stage=each.stage.value, label=each.label.value,
             action=each.action.value, sentence=each.sentence, ranks=each.ranks, nodes=each.nodes,
-            evidence=tuple(f"{one.kind}: {one.sentence}" for one in each.evidence),
+            evidence=tuple(" | ".join((f"{one.kind}: {one.sentence}", *one.raw[:4])) for one in each.evidence),
         )))  # fmt: skip
     job.reap()
 

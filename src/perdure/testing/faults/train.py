@@ -6,8 +6,10 @@ nothing of a watcher. RANK, WORLD_SIZE and MASTER_* are set by `perdure.testing.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import random
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -23,6 +25,7 @@ from perdure.testing.faults.trouble import Plan, Trouble, burn
 __all__ = ["main"]
 
 _GIVE_UP_S = 600.0
+_PR_SET_PDEATHSIG = 1
 
 
 def main(plan: Plan, rank: int, world: int) -> None:
@@ -36,6 +39,7 @@ def main(plan: Plan, rank: int, world: int) -> None:
 
     trouble.starting("meet")
     dist.init_process_group("gloo", timeout=timedelta(seconds=_GIVE_UP_S))
+    metrics = dist.new_group()  # of its own, so that a call that is missing or too many hangs instead of meeting DDP's
     folder = Path(plan.folder)
     torch.manual_seed(plan.seed)
     truth = torch.randn(32, 1)
@@ -85,11 +89,13 @@ def main(plan: Plan, rank: int, world: int) -> None:
         stats = torch.tensor([float(loss.detach()), finish])
         odd = trouble.collectives()
         if odd == "extra":
-            dist.all_reduce(torch.zeros(2))
-        if odd == "odd":
-            dist.all_reduce(torch.zeros(7))
+            dist.all_reduce(torch.zeros(2), group=metrics)
+        if odd == "other-shape":
+            dist.all_reduce(torch.zeros(7), group=metrics)
+        elif odd == "other-operation":
+            dist.all_gather([torch.zeros(2) for _ in range(world)], stats, group=metrics)
         elif odd != "skip":
-            dist.all_reduce(stats)
+            dist.all_reduce(stats, group=metrics)
         stats /= world
         if rank == 0:
             os.pwrite(progress, b"%10d" % step, 0)
@@ -154,4 +160,5 @@ def _restore(model: Any, plan: Plan) -> int:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)  # no rank outlives the suite
     main(msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan), int(sys.argv[2]), int(sys.argv[3]))

@@ -104,7 +104,10 @@ class Trouble:
         if fault == "raise":
             raise (ValueError, KeyError, ZeroDivisionError)[self.plan.variant % 3]("the batch makes no sense")
         if fault == "out-of-memory":
-            raise MemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.15 GiB")
+            import torch
+
+            text = "CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79.15 GiB of which"
+            raise torch.OutOfMemoryError(f"{text} 1.06 GiB is free.")
         if fault == "segfault":
             ctypes.string_at(0)
         if fault == "gil":
@@ -145,7 +148,10 @@ class Trouble:
 
     def gradient(self, number: int, of: int, grad: Any) -> Any:
         """The own gradient of parameter ``number`` of ``of``, as the backward has computed it."""
-        if number != self.plan.variant % of or not self._once("inf-gradient", "flip-gradient"):
+        again = self.plan.variant % 2 and self._now(
+            "flip-gradient"
+        )  # a machine that computes wrong rarely does it once
+        if number != self.plan.variant % of or not (again or self._once("inf-gradient", "flip-gradient")):
             return None
         self.strike()
         grad = grad.clone()
@@ -161,8 +167,9 @@ class Trouble:
             flat[0] = _with_bit(flat[0], 12 + self.plan.variant % 8)
 
     def collectives(self) -> str:
-        """What this rank does where the ranks put their metrics together: ``skip``, ``extra``, ``odd`` or nothing."""
-        for fault, does in (("skip-collective", "skip"), ("extra-collective", "extra"), ("odd-collective", "odd")):
+        """What this rank does where ranks put their metrics together: ``skip``, ``extra``, an odd call, or nothing."""
+        odd = ("other-operation", "other-shape")[self.plan.variant % 2]
+        for fault, does in (("skip-collective", "skip"), ("extra-collective", "extra"), ("odd-collective", odd)):
             if self._once(fault):
                 self.strike()
                 return does

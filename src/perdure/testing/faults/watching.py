@@ -81,7 +81,7 @@ class PerdureWatcher:
                 *logs.read(now_s), *kernel.read(now_s)
             ])  # fmt: skip
             if look.host is not None:
-                look = msgspec.structs.replace(look, host=node.alters(look.host))
+                look = msgspec.structs.replace(look, host=node.shown(look.host))
             looks.append(look)
         return self._watch.feed(looks, now_s=time.monotonic())
 
