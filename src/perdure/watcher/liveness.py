@@ -22,7 +22,7 @@ look, those that crashed or were killed come before those that raised: peers of 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -35,6 +35,8 @@ __all__ = ["SILENT_S", "STOPPED_S", "deaths", "frozen", "in_kernel", "out_of_mem
 STOPPED_S = 0.9
 """In state T over two looks that were on time."""
 SILENT_S = 3.0
+STARVED_SILENT_S = 12.0
+"""The same on a node on which ranks wait for processors: a thread that beats each second may miss some then."""
 PAUSED_S = 6.0
 """Machines are paused for seconds when they are moved, and all is well after that."""
 NODE_SILENT_S = 12.0
@@ -123,11 +125,15 @@ def _death(columns: Columns, row: int, now_s: float) -> Evidence:
     )
 
 
-def frozen(columns: Columns, now_s: float) -> list[Evidence]:
-    """Say who is stopped, traced or silent now. Where a whole node or job is at once, nobody is: it was paused."""
+def frozen(columns: Columns, now_s: float, *, starved: Collection[str] = ()) -> list[Evidence]:
+    """Say who is stopped, traced or silent now. Where a whole node or job is at once, nobody is: it was paused.
+
+    ``starved`` are nodes on which ranks wait for processors.
+    """
     alive = columns.alive(now_s)
     stopped = alive & columns.stopped & (columns.stopped_s >= STOPPED_S)
-    dumb = alive & ~columns.stopped & (_silent_s(columns) >= SILENT_S)
+    slow = np.isin(columns.node_of, [columns.nodes.index(node) for node in starved if node in columns.nodes])
+    dumb = alive & ~columns.stopped & (_silent_s(columns) >= np.where(slow, STARVED_SILENT_S, SILENT_S))
     found: list[Evidence] = []
     still = stopped | dumb
     if not still.any():
