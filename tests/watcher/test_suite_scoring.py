@@ -9,10 +9,12 @@ import msgspec
 import pytest
 
 from perdure.testing.faults.cases import Outcome, Told, campaign, draw
+from perdure.testing.faults.job import Node
 from perdure.testing.faults.kinds import FAULTS, HEALTHY, KINDS, Family, Whom, markdown
 from perdure.testing.faults.playing import OUTSIDE
 from perdure.testing.faults.report import broken, journal, promises, write
 from perdure.testing.faults.scoring import p95, score, wilson
+from perdure.watcher.samples import NodeSample
 
 ROOT = Path(__file__).parents[2]
 
@@ -155,6 +157,27 @@ def test_every_kind_is_complete(kind: object) -> None:
     assert case.victim < sum(case.nodes)
     if kind.whom is Whom.NODE and kind.family is Family.SLOW and kind.name not in OUTSIDE:
         assert {case.node_of(rank) for rank in case.plan.victims} == {case.node_of(case.victim)}
+
+
+def test_every_fault_is_made_by_somebody_and_nothing_is_made_that_is_no_kind() -> None:
+    inside = (ROOT / "src" / "perdure" / "testing" / "faults" / "trouble.py").read_text()
+    inside += (ROOT / "src" / "perdure" / "testing" / "faults" / "train.py").read_text()
+    plans = {"plain", "long-save", "long-evaluation", "compiles", "skew", "resume"}  # made by how it trains alone
+    assert {kind.name for kind in (*FAULTS, *HEALTHY) if f'"{kind.name}"' not in inside} == set(OUTSIDE) | plans
+    assert set(OUTSIDE) < set(KINDS)
+
+
+def test_a_node_shows_its_own_neighbours_alone_and_its_own_clock(tmp_path: Path) -> None:
+    node = Node("n0", (0,), tmp_path)
+    seen = NodeSample(node="n0", at_s=1.0, foreign_cpu=(("make (pid 12)", 0.9), ("python (pid 112)", 0.8)))
+    assert node.shown(seen).foreign_cpu == ()
+    node.neighbours.add(112)
+    assert node.shown(seen).foreign_cpu == (("python (pid 112)", 0.8),)
+    node.alters = lambda sample: msgspec.structs.replace(sample, oom_kills=3)
+    assert node.shown(seen).oom_kills == 3
+    before = node.clock.wall()
+    node.clock.offset_s = 3600.0
+    assert 3599 < node.clock.wall() - before < 3700
 
 
 def test_the_tables_of_the_docs_are_those_of_the_code() -> None:
