@@ -12,6 +12,7 @@ from perdure.watcher.detecting import OfLoss, OfNodes
 from perdure.watcher.evidence import Verdict
 from perdure.watcher.incidents import Past
 from perdure.watcher.labels import Label
+from perdure.watcher.of_metrics import OfMetrics
 from perdure.watcher.samples import NodeLook
 
 __all__ = ["JobWatch", "detectors"]
@@ -19,7 +20,7 @@ __all__ = ["JobWatch", "detectors"]
 
 def detectors() -> tuple[Detector, ...]:
     """New ones of every kind, for one `Analyser`."""
-    return OfNodes(), OfLoss()
+    return OfNodes(), OfLoss(), OfMetrics()
 
 
 class JobWatch:
