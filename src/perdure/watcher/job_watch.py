@@ -13,6 +13,7 @@ from perdure.watcher.evidence import Verdict
 from perdure.watcher.incidents import Past
 from perdure.watcher.labels import Label
 from perdure.watcher.of_metrics import OfMetrics
+from perdure.watcher.of_resume import OfResume
 from perdure.watcher.samples import NodeLook
 
 __all__ = ["JobWatch", "detectors"]
@@ -20,7 +21,7 @@ __all__ = ["JobWatch", "detectors"]
 
 def detectors() -> tuple[Detector, ...]:
     """New ones of every kind, for one `Analyser`."""
-    return OfNodes(), OfLoss(), OfMetrics()
+    return OfNodes(), OfLoss(), OfMetrics(), OfResume()
 
 
 class JobWatch:

@@ -19,7 +19,7 @@ from perdure.watcher.evidence import Evidence
 from perdure.watcher.labels import Label
 from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
 
-__all__ = ["OfMetrics", "numbers_in"]
+__all__ = ["OfMetrics", "numbers_in", "pairs_in"]
 
 _PAIR: Final = re.compile(
     r"(?<![\w./-])([A-Za-z_][\w/]{0,63})['\"]?\s?[=:]?\s{0,4}['\"]?"
@@ -31,6 +31,18 @@ _GAPS: Final = 3
 _MOST_RANKS, _MOST_KINDS, _MOST_NAMES = 8, 32, 64
 
 
+def pairs_in(text: str) -> tuple[tuple[str, float], ...]:
+    """Names and numbers in a line of metrics, each name once, in order; empty if it is none.
+
+    >>> pairs_in("step 120 loss=0.5")
+    (('step', 120.0), ('loss', 0.5))
+    """
+    pairs: dict[str, float] = {}
+    for found in _PAIR.finditer(text[:_LONGEST]):
+        pairs.setdefault(found[1], float(found[2]))
+    return tuple(pairs.items()) if len(pairs) >= 2 else ()
+
+
 def numbers_in(text: str) -> tuple[str, ...]:
     """The names that have a number in a line of metrics, in order; empty if it is none.
 
@@ -39,8 +51,7 @@ def numbers_in(text: str) -> tuple[str, ...]:
     >>> numbers_in("saved 12 files")
     ()
     """
-    names = tuple(dict.fromkeys(found[1] for found in _PAIR.finditer(text[:_LONGEST])))
-    return names if len(names) >= 2 else ()
+    return tuple(name for name, _ in pairs_in(text))
 
 
 @dataclass(slots=True)
