@@ -228,13 +228,13 @@ FAULTS: tuple[Kind, ...] = (
     ),
     Kind(
         name="disk-fills", family=Family.RESOURCES, how=How.OUTSIDE,
-        what="the file system (in memory, mounted for it) that a node saves to fills within a minute", whom=Whom.NODE,
-        labels=_labels(Label.DISK_FULL), actions=_actions(Action.WARN), within_s=45.0,
+        what="the file system (in memory, mounted for it) that a node saves to will be full in four minutes",
+        whom=Whom.NODE, labels=_labels(Label.DISK_FULL), actions=_actions(Action.WARN), within_s=160.0,
     ),
     Kind(
         name="memory-fills", family=Family.RESOURCES, how=How.PLAYED,
-        what="what a node says of its free memory falls, to nothing within a minute", whom=Whom.NODE,
-        labels=_labels(Label.HOST_OOM), actions=_actions(Action.WARN), within_s=45.0,
+        what="what a node says of its free memory falls, to nothing in four minutes", whom=Whom.NODE,
+        labels=_labels(Label.HOST_OOM), actions=_actions(Action.WARN), within_s=160.0,
     ),
     Kind(
         name="clock-jump", family=Family.RESOURCES, how=How.PLAYED, what="the wall clock of a node is set off",

@@ -29,7 +29,9 @@ _SETTLE_S = 4.0
 """After the answer: whether the same fault is told again."""
 _AFTER_END_S = 4.0
 _DISK_BYTES = 64 << 20
-_MORE = 1 << 20
+_FREE = 0.28
+"""Of a disk or memory when it begins to fill."""
+_FULL_IN_S = 250.0
 
 _XID: Final = "NVRM: Xid (PCI:0000:{bus:02x}:00): {text}"
 _ECC = (
@@ -52,7 +54,6 @@ class _Struck:
         self.at_s: float | None = None
         self.step = -1
         self._next: list[tuple[float, Callable[[], None]]] = []
-        self._file = b"\0" * _MORE
 
     def later(self, seconds: float, does: Callable[[], None]) -> None:
         """Do something so many seconds from now."""
@@ -70,10 +71,12 @@ class _Struck:
         self.at_s, self.step = time.monotonic(), self.job.step()
 
     def fill(self) -> None:
-        """Write to the disk of the node, a little each second."""
+        """Write to the disk of the node, a little each second, until the next would not go in."""
+        more = int(_DISK_BYTES * _FREE / _FULL_IN_S)
         with open(self.node.disk / "more", "ab") as file:
-            file.write(self._file)
-        if os.statvfs(self.node.disk).f_bavail * 4096 > 2 * _MORE:
+            file.write(b"\0" * more)
+        found = os.statvfs(self.node.disk)
+        if found.f_bavail * found.f_frsize > 2 * more:
             self.later(1.0, self.fill)
 
 
@@ -107,13 +110,18 @@ def _paused(on: _Struck) -> None:
     on.later(5.0, go_on)
 
 
+def _memory_low(sample: NodeSample) -> NodeSample:
+    total = sample.memory_total_bytes or 1 << 34
+    return msgspec.structs.replace(sample, memory_total_bytes=total, memory_available_bytes=int(_FREE * total))
+
+
 def _memory_fills(on: _Struck) -> None:
     began_s = time.monotonic()
 
     def alters(sample: NodeSample) -> NodeSample:
         total = sample.memory_total_bytes or 1 << 34
-        share = max(0.0, 0.5 - (time.monotonic() - began_s) / 80)
-        return msgspec.structs.replace(sample, memory_available_bytes=int(share * total))
+        share = max(0.0, _FREE - (time.monotonic() - began_s) * _FREE / _FULL_IN_S)
+        return msgspec.structs.replace(_memory_low(sample), memory_available_bytes=int(share * total))
 
     on.node.alters = alters
 
@@ -137,7 +145,7 @@ OUTSIDE: Final[Mapping[str, Callable[[_Struck], None]]] = {
     "stopped": lambda on: on.job.signal(on.case.victim, signal.SIGSTOP),
     "node-gone": _node_gone,
     "neighbour": lambda on: on.job.neighbour(on.node),
-    "disk-fills": lambda on: on.fill(),
+    "disk-fills": _Struck.fill,
     "memory-fills": _memory_fills,
     "clock-jump": _clock_jumps,
     "gpu-off-bus": _xid("79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
@@ -182,6 +190,9 @@ def _play(
 ) -> None:
     if case.kind.name == "disk-fills":
         job.mount(on.node, size_bytes=_DISK_BYTES)
+        (on.node.disk / "before").write_bytes(b"\0" * int(_DISK_BYTES * (1 - _FREE)))
+    if case.kind.name == "memory-fills":
+        on.node.alters = _memory_low
     words = watcher.start(job, base=base)
     try:
         plan = case.plan
