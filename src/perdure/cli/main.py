@@ -24,12 +24,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (demo, run, submit, job, watch, checkpoint, console, agent, controller, doctor_parser):
         command.add_parser(commands)
-    words = list(sys.argv[1:] if argv is None else argv)
-    if words[:2] == ["watch", "--"]:
-        words.insert(1, "run")
-    args = parser.parse_args(words)
-    args.words_given = words
     try:
+        words = watch.spelled_out(sys.argv[1:] if argv is None else argv)
+        args = parser.parse_args(words)
+        args.words_given = words
         code: int = args.func(args)
         sys.stdout.flush()
     except PerdureError as error:

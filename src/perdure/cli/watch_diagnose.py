@@ -5,9 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["add_parser", "main"]
+if TYPE_CHECKING:
+    from perdure.watcher.logs.diagnose import Diagnosis
+
+__all__ = ["add_parser", "diagnosis", "main", "tell"]
 
 _TO_DO = {
     "restart": "restart on the same nodes",
@@ -44,34 +49,43 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Diagnose, and tell."""
+    from perdure.watcher.logs.reading import log_files
+
+    files = log_files(each for each in args.logs if each != "-")
+    said = diagnosis([*([None] if "-" in args.logs else []), *files])
+    if args.json:
+        print(json.dumps(_plain(said)))
+    else:
+        tell(said)
+    return 0
+
+
+def diagnosis(sources: Sequence[Path | None], *, most_bytes: int | None = None) -> Diagnosis:
+    """What the logs say; None is what comes in. ``most_bytes``: of all together no more than about that is read, of
+    each its beginning and, four times as much, its end.
+    """
     from perdure.watcher.logs.diagnose import diagnose, hits_of_stacks
-    from perdure.watcher.logs.reading import Line, log_files, read_log, read_stream
+    from perdure.watcher.logs.reading import HEAD_BYTES, TAIL_BYTES, Line, read_log, read_stream
     from perdure.watcher.stacks import read_stacks
 
+    share = HEAD_BYTES + TAIL_BYTES if most_bytes is None else max(1 << 14, most_bytes // max(1, len(sources)))
+    head, tail = min(HEAD_BYTES, share // 5), min(TAIL_BYTES, share - share // 5)
     lines: list[Line] = []
     hits = []
-    sources = [None, *log_files(each for each in args.logs if each != "-")]
     for path in sources:
         if path is None:
-            if "-" not in args.logs:
-                continue
             read = read_stream(sys.stdin.buffer, file="-", order=len(lines))
         else:
-            read = read_log(path, order=len(lines))
+            read = read_log(path, order=len(lines), head_bytes=head, tail_bytes=tail)
         text = "\n".join(line.raw for line in read) if read and read[0].raw.startswith("{") else ""
         if '"ranks"' in text and '"frames"' in text:
             hits += hits_of_stacks(read_stacks(text), read[0])
         else:
             lines += read
-    said = diagnose(lines, more=hits)
-    if args.json:
-        print(json.dumps(_plain(said)))
-    else:
-        _tell(said)
-    return 0
+    return diagnose(lines, more=hits)
 
 
-def _plain(said: Any) -> dict[str, Any]:
+def _plain(said: Diagnosis) -> dict[str, Any]:
     return {
         "label": said.label and str(said.label),
         "at_fault": str(said.owner),
@@ -84,7 +98,8 @@ def _plain(said: Any) -> dict[str, Any]:
     }
 
 
-def _tell(said: Any) -> None:
+def tell(said: Diagnosis) -> None:
+    """Print it for people."""
     from perdure.watcher.labels import CLASSES
 
     if said.label is None:
@@ -96,7 +111,7 @@ def _tell(said: Any) -> None:
     print(
         f"  at fault  {_WHO[said.owner]} has to act" if said.owner != "transient" else f"  at fault  {_WHO[said.owner]}"
     )
-    print(f"  to do     {_TO_DO[said.action]}")
+    print(f"  to do     {_TO_DO[said.action or 'warn']}")
     where = [f"node {', '.join(said.nodes)}"] if said.nodes else []
     where += [f"rank {', '.join(map(str, said.ranks))}"] if said.ranks else []
     if where:

@@ -171,6 +171,22 @@ class ProbeTold:
             world=world,
         )
 
+    @property
+    def wanted(self) -> bool:
+        """Whether this process is a rank that is to be watched, and no child of one."""
+        return self.folder is not None and self.rank is not None and not _is_another(self.owner)
+
+
+def _is_another(pid: int | None) -> bool:
+    """Whether ``pid`` is a process that lives, and not this one."""
+    try:
+        os.kill(os.getpid() if pid is None else pid, 0)
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return pid not in (None, os.getpid())
+
 
 def claim_probe() -> None:
     """Have the processes that this one starts know that the record of the rank is this process's."""

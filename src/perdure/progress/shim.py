@@ -33,6 +33,8 @@ class _Wait:
             return None
         try:
             # By name: as sitecustomize this file stands in no storey, and as a module of progress it is never run.
+            if not importlib.import_module("perdure.process.environ").ProbeTold.read().wanted:
+                return None
             probe = importlib.import_module("perdure.adapters.torch.probe")
             if not probe.start_from_environment():
                 return None

@@ -51,7 +51,7 @@ _MAGIC = 0x5044_5649_5441_4C30  # "PDVITAL0"
 _FORMAT = 0
 _PHASES = (*(phase.name.lower() for phase in Phase), LOADING)
 _HEAD = struct.Struct("@10q")
-_WAITING = 32
+_SIGNAL, _WAITING = 7, 32
 _BEAT, _STEP, _LOSS, _LOCAL, _GLOBAL, _SUM, _GROUPS = 16, 40, 56, 64, 72, 80, 96
 _SECTIONS = {
     _BEAT: struct.Struct("@5q"),
@@ -196,6 +196,10 @@ class VitalsFile:
         seen = -1 if in_frames is None else int(in_frames)
         code = _PHASES.index(phase) if phase in _PHASES else 0
         self._put(_BEAT, beat, time.monotonic_ns(), code, phase_since_ns, seen)
+
+    def no_stacks(self) -> None:
+        """Say that no signal makes this process write its stacks any more."""
+        self._words[_SIGNAL] = 0
 
     def wait(self, since_ns: int) -> None:
         """Say that the main thread waits in a collective since then; 0 says that it does not any more."""

@@ -25,10 +25,14 @@ def detectors() -> tuple[Detector, ...]:
 
 
 class JobWatch:
-    """Watches one job on any number of nodes. ``past`` is what was acted on before (`past` afterwards)."""
+    """Watches one job on any number of nodes. ``past`` is what was acted on before (`past` afterwards), ``more`` are
+    detectors of the caller's own.
+    """
 
-    def __init__(self, settings: Settings | None = None, *, past: Past | None = None) -> None:
-        self._analyser = Analyser({}, settings, detectors=detectors(), past=past)
+    def __init__(
+        self, settings: Settings | None = None, *, past: Past | None = None, more: Sequence[Detector] = ()
+    ) -> None:
+        self._analyser = Analyser({}, settings, detectors=(*detectors(), *more), past=past)
         self._attempt: int | None = None
 
     @property

@@ -12,16 +12,17 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from perdure.watcher.samples import LogLine
 
-__all__ = ["LONGEST_LINE", "Dropped", "FileTail", "LogTail", "plain"]
+__all__ = ["LONGEST_LINE", "MOST_WANTED", "Dropped", "FileTail", "LogTail", "plain"]
 
 LONGEST_LINE: Final = 4096
+MOST_WANTED: Final = 4000
 _LINE_BYTES: Final = 4 * LONGEST_LINE
 _CHUNK_BYTES: Final = 1 << 18
 _LOOK_BYTES: Final = 1 << 20
@@ -75,25 +76,39 @@ def _look_at(path: Path) -> _Seen | None:
 class FileTail:
     """A file that somebody else writes to.
 
-    ``from_end``: what is in it already is not read. ``links``: the name may be a symbolic link.
+    ``from_end``: what is in it already is not read. ``last_bytes``: of that, only so much. ``whole``: nothing is passed
+    over, however far behind the reading is. ``links``: the name may be a symbolic link.
     """
 
-    def __init__(self, path: Path, *, from_end: bool = False, links: bool = False) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        from_end: bool = False,
+        last_bytes: int | None = None,
+        whole: bool = False,
+        links: bool = False,
+    ) -> None:
         self._path = path
         self._flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if links else os.O_NOFOLLOW)
         self._fd = -1
         self._key: tuple[int, int] | None = None
         self._offset = 0
-        self._from_end = from_end
+        self._from_end = from_end or last_bytes is not None
+        self._last_bytes = last_bytes or 0
+        self._whole = whole
+        self.taken_bytes = 0
+        "Read or passed over so far: who writes makes it grow."
         self._partial = b""
         self._cut = False
         self._partial_since_s: float | None = None
         self.dropped = Dropped()
 
-    def read(self, now_s: float, *, most_lines: int) -> list[str]:
+    def read(self, now_s: float, *, most_lines: int, wanted: Callable[[bytes], bool] | None = None) -> list[str]:
         """The lines written since the call before, at most ``most_lines``; what was left out is added to `dropped`.
 
-        A last line without an end is given after some seconds in which nothing was added to it.
+        Those that are ``wanted`` come beside the others, at most `MOST_WANTED` of them, all in their order. A last line
+        without an end is given after some seconds in which nothing was added to it.
         """
         lines: list[bytes] = []
         budget = _LOOK_BYTES
@@ -103,23 +118,30 @@ class FileTail:
             found, taken = self._more(budget, now_s)
             lines += found
             budget -= taken
+            self.taken_bytes += taken
             if not self._replaced():
                 break
             if taken == 0 or self._at_end():
                 lines += self._rest()
                 self._close_file()
-        return [plain(line) for line in self._bounded(lines, most_lines)]
+        return [plain(line) for line in self._bounded(lines, most_lines, wanted)]
+
+    @property
+    def drawn(self) -> str:
+        """What the line that has not ended yet shows, as of a progress bar."""
+        return plain(self._partial) if self._partial and not self._cut else ""
 
     def close(self) -> None:
         """Forget the file."""
         self._close_file()
 
-    def _bounded(self, lines: list[bytes], most: int) -> list[bytes]:
+    def _bounded(self, lines: list[bytes], most: int, wanted: Callable[[bytes], bool] | None) -> list[bytes]:
         if len(lines) <= most:
             return lines
-        self.dropped += Dropped(lines=len(lines) - most)
-        tail = most - most // 2
-        return lines[: most // 2] + lines[len(lines) - tail :]
+        first, last = most // 2, len(lines) - (most - most // 2)
+        between = [] if wanted is None else [line for line in lines[first:last] if wanted(line)][-MOST_WANTED:]
+        self.dropped += Dropped(lines=last - first - len(between))
+        return lines[:first] + between + lines[last:]
 
     def _more(self, budget: int, now_s: float) -> tuple[list[bytes], int]:
         """Lines, and how many bytes were read or passed over. Reads at most ``budget``: more is passed over but for its
@@ -131,7 +153,7 @@ class FileTail:
         behind = size - self._offset
         lines: list[bytes] = []
         taken = 0
-        if behind > max(budget, _KEEP_BYTES):
+        if behind > max(budget, _KEEP_BYTES) and not self._whole:
             lines += self._split(os.pread(self._fd, _KEEP_BYTES, self._offset), now_s)
             skipped = behind - 2 * _KEEP_BYTES
             if skipped > 0:
@@ -139,7 +161,7 @@ class FileTail:
                 self._offset = size - _KEEP_BYTES
                 self._partial, self._cut = b"", True  # it stands within a line, whose end is of no use
             taken = behind - _KEEP_BYTES
-        while self._offset < size:
+        while self._offset < size and not (self._whole and taken >= budget):
             data = os.pread(self._fd, min(_CHUNK_BYTES, size - self._offset), self._offset)
             if not data:
                 break
@@ -201,9 +223,9 @@ class FileTail:
                 os.close(fd)
                 continue
             self._fd, self._key = fd, (found.st_dev, found.st_ino)
-            self._offset = found.st_size if self._from_end else 0
+            self._offset = max(0, found.st_size - self._last_bytes) if self._from_end else 0
+            self._cut = self._from_end and 0 < self._offset < found.st_size
             self._from_end = False
-            self._cut = False
             return True
         return False
 

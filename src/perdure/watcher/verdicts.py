@@ -129,6 +129,10 @@ bad-resume             | train.bad_resume      | user      | rollback  | nobody 
 loss-back              | train.spike_recovered | nobody    | warn      | nobody | now      | 80 80 | the loss rose and came back
 loss-spike             | train.spike_recovered | nobody    | warn      | nobody | now      | 60 60 | the loss rose; whether it comes back is not known yet
 metric-lost            | train.metric_lost     | user      | warn      | nobody | now      | 80 80 | a metric is not reported any more
+# Of jobs that are watched from outside: never more than a suspicion.
+log-silent             | transient.unknown     | nobody    | warn      | rank   | deadline | 40 40 | others write on; or it has no more to say
+kernel-hang            | transient.unknown     | nobody    | warn      | nobody | deadline | 60 60 | who hangs waits, perhaps for one that does not
+exporter-silent        | hw.host               | node      | warn      | node   | deadline | 40 40 | others answer; or it has been ended
 # What is slow, or will be full.
 contention             | sw.contention         | infra     | warn      | node   | now      | 85 85 | another process takes what a rank needs
 slow-node              | hw.straggler          | node      | warn      | node   | now      | 85 85 | all its ranks are slower than their peers
@@ -178,6 +182,9 @@ _SIDE = frozenset(
         "memory-soon-full",
         "disk-soon-full",
         "clock-jump",
+        "log-silent",
+        "kernel-hang",
+        "exporter-silent",
         "line",
         "noted",
     }

@@ -10,7 +10,8 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,7 @@ import torch.distributed as dist
 
 import perdure
 from perdure.adapters.torch import probe
+from perdure.errors import CallError
 from perdure.process.environ import ProbeTold
 from perdure.progress.probing import probe_env
 from perdure.progress.stacks import request_stack
@@ -172,6 +174,99 @@ def test_under_attach_step_and_phase_are_those_of_the_run(folder: Path, tmp_path
     assert first[-1][1] == "forward"
     again = gloo.run(1, lambda: _resumed(folder, tmp_path))[0]
     assert again == 5
+
+
+def in_a_fork(be: Callable[[], None]) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            be()
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def become_rank(folder: Path) -> None:
+    """What a process does that was forked from one with torch, and is to be a rank."""
+    os.environ.pop("PERDURE_PROBE_OWNER", None)
+    assert not probe.start_from_environment()
+    os.environ.update(PERDURE_PROBE=str(folder), RANK="3", WORLD_SIZE="4")
+    assert probe.start_from_environment()
+    mine = probe.running()
+    assert probe.start_from_environment()
+    assert probe.running() is mine is not None
+    weight = torch.nn.Parameter(torch.ones(3))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(2):
+        weight.sum().backward()
+        optimizer.step()
+    mine.tick()
+    read = Vitals.read(mine.file.path)
+    assert (read.rank, read.world, read.pid, read.step, read.loss_step) == (3, 4, os.getpid(), 2, 2)
+    assert any("become_rank" in frame for frame in request_stack(mine.file.path, within_s=20))
+
+
+def test_a_rank_that_is_forked_from_a_process_with_torch_starts_when_it_is_told(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("PERDURE_PROBE", "RANK", "WORLD_SIZE"):
+        monkeypatch.delenv(name, raising=False)
+    before = dict(os.environ)
+    assert not probe.start_from_environment()
+    assert dict(os.environ) == before
+    in_a_fork(lambda: become_rank(folder))
+    assert probe.running() is None
+    assert len(vitals_files(folder)) == 1
+
+
+def test_a_rank_that_is_forked_from_one_with_a_probe_has_its_own(folder: Path) -> None:
+    def parent() -> None:
+        mine = probe.start(ProbeTold(folder=str(folder), rank=0, world=4))
+        assert mine is not None
+        in_a_fork(lambda: become_rank(folder))
+        assert Vitals.read(mine.file.path).step is None
+        assert any("parent" in frame for frame in request_stack(mine.file.path, within_s=20))
+
+    in_a_fork(parent)
+    assert len(vitals_files(folder)) == 2
+
+
+def test_a_handler_of_the_program_is_kept_before_and_after(folder: Path) -> None:
+    def work() -> None:
+        number = probe.STACK_SIGNAL
+        for first in (True, False):
+            heard: list[int] = []
+            mine = None if first else probe.Probe(ProbeTold(folder=str(folder)), rank=0, world=1)
+            signal.signal(number, lambda *_, heard=heard: heard.append(1))
+            mine = probe.Probe(ProbeTold(folder=str(folder)), rank=1, world=2) if mine is None else mine
+            mine.begin()
+            assert Vitals.read(mine.file.path).stack_signal == 0
+            with pytest.raises(CallError):
+                request_stack(mine.file.path)
+            mine.leave()
+            assert heard == []
+            os.kill(os.getpid(), number)
+            assert heard == [1]
+            signal.signal(number, signal.SIG_DFL)
+
+    in_a_fork(work)
+
+
+def test_a_rank_that_becomes_another_program_is_watched_on(folder: Path) -> None:
+    code = "import torch, os, sys; os.execv(sys.executable, [sys.executable, '-c', 'import torch'])"
+    with subprocess.Popen([sys.executable, "-c", code], env=rank_env(folder)) as rank:
+        assert rank.wait(100) == 0
+    (path,) = vitals_files(folder)
+    read = Vitals.read(path)
+    assert (read.pid, read.finished) == (rank.pid, True)
+
+
+@pytest.mark.parametrize("how", ["-I", "-S"])
+def test_a_python_that_runs_no_start_up_file_is_not_watched_and_runs(folder: Path, how: str) -> None:
+    subprocess.run([sys.executable, how, "-c", "pass"], env=rank_env(folder), timeout=60, check=True)
+    assert vitals_files(folder) == ()
 
 
 def _resumed(folder: Path, tmp_path: Path) -> int | None:

@@ -61,6 +61,7 @@ class Probe:
         self._stacks = open(stack_path(self.file.path), "ab", buffering=0, opener=_private)  # noqa: SIM115
         if number:
             faulthandler.register(number, file=self._stacks, all_threads=True, chain=False)
+            _registered.add(number)
         self.groups: Callable[[], list[GroupVitals]] | None = None
         self.later: Callable[[], None] | None = None
         self.steps: Steps | None = None
@@ -98,10 +99,12 @@ class Probe:
         self._stop.set()
         self._thread.join()
         atexit.unregister(self._finish)
+        self._tell_later()
         if self.steps is not None:
             self.steps.unhook()
         if self.number:
             faulthandler.unregister(self.number)
+            _registered.discard(self.number)
         self._stacks.close()
         self.off = True
 
@@ -112,6 +115,9 @@ class Probe:
 
     def _write(self) -> None:
         self._beat += 1
+        if self.number and signal.getsignal(self.number) is not signal.SIG_DFL:
+            self.number = 0  # the program has taken it since: its handler is not to be called for us
+            self.file.no_stacks()
         doing: frozenset[Doing] | None = None
         try:
             doing = look(sys._current_frames().get(self.main))
@@ -125,6 +131,9 @@ class Probe:
         except Exception:
             self.groups = None
             self.trouble("groups")
+        self._tell_later()
+
+    def _tell_later(self) -> None:
         try:
             if self.later is not None:
                 self.later()
@@ -195,12 +204,15 @@ class Probe:
         if getattr(sys, "last_value", None) is None:
             self._phase, self._since_ns = Phase.FINISHED.name.lower(), time.monotonic_ns()
         self._beat += 1
+        self._tell_later()
         self._tell(False)
         self.forget()
 
 
 _probe: Probe | None = None
 _at_fork = False
+_registered: set[int] = set()
+"""Signals that probes of this process, or of one that it was forked from, have faulthandler answer."""
 
 
 def running() -> Probe | None:
@@ -234,11 +246,15 @@ def start(told: ProbeTold | None = None) -> Probe | None:
 
 
 def start_from_environment() -> bool:
-    """Start the probe if this process is a rank that is to be watched, and no child of one; return whether it runs."""
+    """Start the probe if this process is a rank that is to be watched, and no child of one; return whether it runs.
+
+    For whoever makes a process a rank: also by a fork from one that has imported torch, once the environment says which
+    rank it is. Called again it does nothing, nor where PERDURE_PROBE names no folder.
+    """
+    if _probe is not None:
+        return True
     told = ProbeTold.read()
-    if told.folder is None or told.rank is None or (told.owner not in (None, os.getpid()) and _lives(told.owner)):
-        return False
-    return start(told) is not None
+    return told.wanted and start(told) is not None
 
 
 def watch_torch() -> None:
@@ -271,22 +287,16 @@ def _forget() -> None:
         _probe = None
 
 
-def _lives(pid: int | None) -> bool:
-    try:
-        os.kill(pid or 0, 0)
-    except OSError:
-        return False
-    return True
-
-
 def _free_signal(wanted: int | None) -> int:
     """The signal for stacks; 0 if the program has a handler of its own for it."""
-    number = STACK_SIGNAL if wanted is None else wanted
+    number = int(STACK_SIGNAL if wanted is None else wanted)
+    if number in _registered and signal.getsignal(number) in (signal.SIG_DFL, None):
+        return number  # ours, inherited over a fork
     try:
         taken = catches(os.getpid(), number) or signal.getsignal(number) is not signal.SIG_DFL
     except ValueError:
         return 0
-    return 0 if taken else int(number)
+    return 0 if taken else number
 
 
 def _private(path: str, flags: int) -> int:

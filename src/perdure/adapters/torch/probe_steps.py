@@ -1,7 +1,8 @@
 """Steps, waits and losses of a training loop, in hooks that torch calls on the main thread.
 
-* A **step** ends where an optimizer's ``step`` returns (torch's global hook; an optimizer inside another counts once,
-  of several optimizers the one with the most steps).
+* A **step** ends where an optimizer's ``step`` returns (torch's global hook). One inside another is a part of it. Of
+  several side by side (a GAN, one per parameter) the steps of one count: of the first, until another does two between
+  two of its.
 * A **wait** is time that the main thread spends in ``Work.wait`` (every collective of torch.distributed that blocks
   ends there: FSDP2's as well), in ``wait_tensor`` (functional collectives, DTensor), in the broadcast of DDP's buffers,
   and between DDP's last local gradient and the end of the backward, where its reducer waits in C++. The methods are
@@ -20,6 +21,7 @@ import functools
 import math
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -57,18 +59,28 @@ class Steps:
         self.wait_ns = 0
         self.run: Any = None
         self.later = Later()
-        self.gradients = Gradients(probe.file, self.later, self.begin_wait)
         self.replicas = Replicas(probe.file, every=probe.checksum_steps)
         self._file = probe.file
         self._trouble = probe.trouble
-        self._counts: dict[int, int] = {}
+        self._lead: weakref.ref[torch.optim.Optimizer] | None = None
+        self._rivals: dict[int, int] = {}
         self._inside: list[int] = []
         self._backwards = 0
         self._unscaled: torch.Tensor | None = None
         self._has_loss = False
         self._bad_loss = -1
+        self._loss = self._told_loss = (-1, 0.0, -1)
         self._sums = [0, 0, 0, 0]
         self._undo: list[Callable[[], None]] = []
+        self.gradients = Gradients(probe.file, self.later, probe.file.wait, self.patch)
+
+    def tell(self) -> None:
+        """Write what may wait: each second, by the probe's thread."""
+        self.later.collect()
+        loss = self._loss
+        if loss is not self._told_loss:
+            self._told_loss = loss
+            self._file.loss(*loss)
 
     def patch(self, owner: Any, name: str, make: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
         """Put what ``make`` makes of ``owner.name`` in its place, if it has one."""
@@ -89,10 +101,6 @@ class Steps:
             self._undo.pop()()
         self.gradients.unhook()
 
-    def begin_wait(self) -> None:
-        """Say that the main thread waits from now on."""
-        self._file.wait(_now())
-
     def fail(self) -> None:
         """Something in a hook went wrong: say it, and leave the program alone from now on."""
         self.off = True
@@ -107,37 +115,50 @@ class Steps:
         if self._backwards > 1:
             return
         self.trained = True
-        self._inside.clear()  # of a step that has failed; one with a closure is then the outermost when it ends
+        if self._inside:  # of a step that has failed; one with a closure is then the outermost when it ends
+            self._inside.clear()
+        step = self.next_step
         if not self._has_loss:
-            loss, self._unscaled = self._unscaled, None
-            if loss is None:
-                loss = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
-            if type(loss) is torch.Tensor and loss.numel() == 1 and not loss.is_complex():
-                self._has_loss = True
-                self.later.give(loss.detach(), functools.partial(self._tell_loss, self.next_step))
-        self.gradients.before_backward(self.next_step, self.wait_ns)
+            self._take_loss(tensors, step)
+        self.gradients.before_backward(step, self.wait_ns)
 
     def after_backward(self) -> None:
         """A backward is over; the reducer of DDP has waited at its end."""
         self._backwards -= 1
         if self._backwards:
             return
-        last_ns, waited_ns = self.gradients.after_backward()
-        if last_ns:
+        gradients = self.gradients
+        gradients.after_backward()
+        if gradients.last_ns:
             self._file.wait(0)
-            self.wait_ns += max(0, _now() - last_ns - (self.wait_ns - waited_ns))
+            self.wait_ns += max(0, _now() - gradients.last_ns - (self.wait_ns - gradients.waited_ns))
+
+    def _take_loss(self, tensors: Any, step: int) -> None:
+        loss, self._unscaled = self._unscaled, None
+        if loss is None:
+            loss = tensors[0] if isinstance(tensors, list | tuple) and tensors else tensors
+        if type(loss) is not torch.Tensor or loss.numel() != 1:
+            return
+        if loss.is_cpu:
+            value = loss.item()
+            if isinstance(value, float):
+                self._has_loss = True
+                self._note_loss(step, value)
+        elif not loss.is_complex():
+            self._has_loss = True
+            self.later.give(loss.detach(), functools.partial(self._note_loss, step))
 
     def scaled(self, loss: Any) -> None:
         """What a `GradScaler` is about to scale is the loss."""
         if type(loss) is torch.Tensor:
-            self._unscaled = loss
+            self._unscaled = loss.detach()
 
-    def _tell_loss(self, step: int, loss: float) -> None:
+    def _note_loss(self, step: int, loss: float) -> None:
         if math.isfinite(loss):
             self._bad_loss = -1
         elif self._bad_loss < 0:
             self._bad_loss = step
-        self._file.loss(step, loss, self._bad_loss)
+        self._loss = step, loss, self._bad_loss
 
     # --- steps -------------------------------------------------------------------------------------------------------
 
@@ -149,17 +170,18 @@ class Steps:
     def before_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer begins a step, maybe inside another's, or inside its own (a subclass that calls ``super``)."""
         self._inside.append(id(optimizer))
-        if len(self._inside) == 1:
+        if len(self._inside) > 1:
+            return
+        self.gradients.know_optimizer(optimizer)
+        lead = None if self._lead is None else self._lead()
+        if (lead is None or lead is optimizer) and not self._backwards:
             self.gradients.before_step(optimizer, self.next_step)
 
     def after_step(self, optimizer: torch.optim.Optimizer) -> None:
         """An optimizer has done a step."""
         if self._inside:
             self._inside.pop()
-        if self._inside:
-            return
-        count = self._counts[id(optimizer)] = self._counts.get(id(optimizer), 0) + 1
-        if count <= max((n for each, n in self._counts.items() if each != id(optimizer)), default=0):
+        if self._inside or not self._leads(optimizer):
             return
         now = _now()
         step = self.step = self.step + 1 if self.run is None else int(self.run.step)
@@ -178,14 +200,29 @@ class Steps:
         self.ended_ns = now
         self.wait_ns = 0
         self._has_loss = False
-        self.replicas.after_step(step, self.gradients.replicated)
+        if self.replicas.due(step):
+            self.replicas.after_step(step, self.gradients.replicated, step_ns=times[0])
+
+    def _leads(self, optimizer: torch.optim.Optimizer) -> bool:
+        """Whether it is the optimizer whose steps count: the first, until another steps twice between two of its."""
+        lead = None if self._lead is None else self._lead()
+        if lead is optimizer:
+            if self._rivals:
+                self._rivals.clear()
+            return True
+        count = self._rivals[id(optimizer)] = self._rivals.get(id(optimizer), 0) + 1
+        if lead is not None and count < 2:
+            return False
+        self._lead = weakref.ref(optimizer)
+        self._rivals.clear()
+        return True
 
 
 def hook_torch(probe: Probe) -> None:
     """Set all hooks of ``probe``."""
     steps = Steps(probe)
     probe.steps = steps
-    probe.later = steps.later.collect
+    probe.later = steps.tell
     _hook_optimizers(steps)
     steps.patch(torch.autograd, "backward", functools.partial(_backward, steps))
     steps.patch(torch.amp.GradScaler, "scale", functools.partial(_scale, steps))

@@ -19,33 +19,46 @@ from dataclasses import dataclass, field
 from perdure.watcher.labels import Action, Label
 from perdure.watcher.logs.reading import Line
 
-__all__ = ["Finding", "Point", "Series", "findings_in", "series_of"]
+__all__ = [
+    "LOSS",
+    "NUMBER",
+    "OF_RANK",
+    "PER",
+    "RATE",
+    "RESUMED",
+    "TIME",
+    "Finding",
+    "Point",
+    "Series",
+    "findings_in",
+    "series_of",
+]
 
-_NUMBER = r"['\"]?\s*[:=|]?\s*['\"]?\s*(?P<v>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?))\b"
-_LOSS = re.compile(
+NUMBER = r"['\"]?\s*[:=|]?\s*['\"]?\s*(?P<v>[-+]?(?:\d+\.?\d*(?:e[-+]?\d+)?|\.\d+|nan|inf(?:inity)?))\b"
+LOSS = re.compile(
     r"\b(?<!val )(?<!eval )(?<!valid )(?<!validation )(?<!test )(?<!val_)(?<!eval_)(?<!test_)(?:(?:lm"
-    r"|train(?:ing)?|total|ce|nll|mlm|reduced)[ _/]?)?loss\b(?!['\"]?[ _]*scale)(?: value)?" + _NUMBER,
+    r"|train(?:ing)?|total|ce|nll|mlm|reduced)[ _/]?)?loss\b(?!['\"]?[ _]*scale)(?: value)?" + NUMBER,
     re.IGNORECASE,
 )
-_SCALE = re.compile(r"\b(?:loss|grad)[ _]?scal(?:e|er)\b" + _NUMBER, re.IGNORECASE)
-_TIME = re.compile(
+_SCALE = re.compile(r"\b(?:loss|grad)[ _]?scal(?:e|er)\b" + NUMBER, re.IGNORECASE)
+TIME = re.compile(
     r"(?:(?:elapsed )?time per (?:iteration|step)(?: \(m?s\))?|iter(?:ation)?[ _]?time(?: \(m?s\))?"
-    r"|step[ _]?time(?:[ _]\(?m?s\)?)?|sec/(?:it|step)|s/(?:it|step)|time/(?:it|step))" + _NUMBER,
+    r"|step[ _]?time(?:[ _]\(?m?s\)?)?|sec/(?:it|step)|s/(?:it|step)|time/(?:it|step))" + NUMBER,
     re.IGNORECASE,
 )
-_PER = re.compile(r"(?P<v>\d+\.?\d*) ?s(?:ec)?/(?:it|step|iter)", re.IGNORECASE)
-_RATE = re.compile(
+PER = re.compile(r"(?P<v>\d+\.?\d*) ?s(?:ec)?/(?:it|step|iter)", re.IGNORECASE)
+RATE = re.compile(
     r"(?:samples|tokens|tok|sequences|seqs|imgs|images)[ _]?(?:per|/)[ _]?s(?:ec(?:ond)?)?(?:/gpu)?"
-    + _NUMBER
+    + NUMBER
     + r"|(?:throughput|tflops|TFLOP/s/GPU)\b[^\d\n]{0,24}(?P<w>\d+\.?\d*)",
     re.IGNORECASE,
 )
-_OF_RANK = re.compile(
+OF_RANK = re.compile(
     r"\brank[ _:=]*(?P<rank>\d+)\b.{0,60}?(?:time|took|compute|forward|backward|step|duration"
     r"|elapsed)\w*\D{0,24}?(?P<v>\d+\.?\d*) ?(?:ms|s|us)\b",
     re.IGNORECASE,
 )
-_RESUMED = re.compile(
+RESUMED = re.compile(
     r"\b(?:resum(?:ed|ing|e)\b|(?:success\w* )?(?:load|restor)(?:ed|ing) (?:\S+ ){0,4}(?:checkpoint|ckpt"
     r"|state|from)|loading checkpoint|restarting from)",
     re.IGNORECASE,
@@ -99,17 +112,17 @@ def series_of(lines: Iterable[Line]) -> Series:
     for line in lines:
         low = line.text.lower()
         if "loss" in low or "scale" in low:
-            _add(found.loss, _LOSS.search(line.text), line)
+            _add(found.loss, LOSS.search(line.text), line)
             _add(found.scale, _SCALE.search(line.text), line)
-        if "rank" in low and (match := _OF_RANK.search(line.text)):
+        if "rank" in low and (match := OF_RANK.search(line.text)):
             found.of_rank.setdefault(int(match["rank"]), []).append(Point(float(match["v"]), line))
         elif "time" in low or "/it" in low or "/step" in low:
-            _add(found.step_s, _TIME.search(line.text) or _PER.search(line.text), line)
+            _add(found.step_s, TIME.search(line.text) or PER.search(line.text), line)
         if "/s" in low or "per" in low or "throughput" in low or "tflop" in low:
-            match = _RATE.search(line.text)
+            match = RATE.search(line.text)
             if match is not None and (said := match["v"] or match["w"]):
                 found.rate.append(Point(float(said), line))
-        if _RESUMED.search(line.text):
+        if RESUMED.search(line.text):
             found.resumed.append(line)
     return found
 

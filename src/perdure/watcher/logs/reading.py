@@ -170,7 +170,7 @@ def log_files(paths: Iterable[str]) -> list[Path]:
     return found
 
 
-def read_log(path: Path, *, order: int = 0) -> list[Line]:
+def read_log(path: Path, *, order: int = 0, head_bytes: int | None = None, tail_bytes: int | None = None) -> list[Line]:
     """The lines of one file, gzip or not; of a large one its head and its tail.
 
     Raises:
@@ -182,21 +182,25 @@ def read_log(path: Path, *, order: int = 0) -> list[Line]:
             raw.seek(0)
             if packed:
                 with gzip.open(raw) as plain:
-                    return read_stream(cast("IO[bytes]", plain), file=str(path), order=order)
-            return read_stream(raw, file=str(path), order=order)
+                    whole = cast("IO[bytes]", plain)
+                    return read_stream(whole, file=str(path), order=order, head_bytes=head_bytes, tail_bytes=tail_bytes)
+            return read_stream(raw, file=str(path), order=order, head_bytes=head_bytes, tail_bytes=tail_bytes)
     except (OSError, EOFError) as error:
         raise CallError(f"the log {path} cannot be read ({error}); name another one", file=str(path)) from error
 
 
-def read_stream(stream: IO[bytes], *, file: str, order: int = 0) -> list[Line]:
+def read_stream(
+    stream: IO[bytes], *, file: str, order: int = 0, head_bytes: int | None = None, tail_bytes: int | None = None
+) -> list[Line]:
     """The lines of a stream of bytes that may be longer than memory."""
-    head = stream.read(HEAD_BYTES)
+    tail_bytes = TAIL_BYTES if tail_bytes is None else tail_bytes
+    head = stream.read(HEAD_BYTES if head_bytes is None else head_bytes)
     kept: list[bytes] = []
     size = dropped = 0
-    for block in _blocks(stream):
+    for block in _blocks(stream, min(1 << 20, max(tail_bytes, 1))):
         kept.append(block)
         size += len(block)
-        while size - len(kept[0]) >= TAIL_BYTES:
+        while size - len(kept[0]) >= tail_bytes:
             gone = kept.pop(0)
             size -= len(gone)
             dropped += gone.count(b"\n")
@@ -209,8 +213,8 @@ def read_stream(stream: IO[bytes], *, file: str, order: int = 0) -> list[Line]:
     return first + lines_of(_text(tail.partition(b"\n")[2]), file=file, first=number, order=order + len(first))
 
 
-def _blocks(stream: IO[bytes]) -> Iterator[bytes]:
-    while block := stream.read(1 << 20):
+def _blocks(stream: IO[bytes], size: int) -> Iterator[bytes]:
+    while block := stream.read(size):
         yield block
 
 
