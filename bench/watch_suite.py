@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
+import sys
 import tempfile
 from pathlib import Path
 
@@ -29,6 +31,7 @@ def main() -> None:
     parser.add_argument("--journal", type=Path, help="keep each case here, and do not play again what is in it")
     parser.add_argument("--score", type=Path, metavar="JOURNAL", help="judge what was played before")
     args = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # what was started and mounted is put away
     if args.score is not None:
         outcomes = list(journal(args.score).values())
     else:
