@@ -254,9 +254,11 @@ def test_sharded_models_tell_the_gradient_before_it_is_reduced(folder: str, kind
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("kind", ["plain", "ddp"])
-def test_a_compiled_model_is_compiled_once_and_stays_whole(folder: str, kind: str, backend: str) -> None:
-    def work() -> tuple[list[float], dict[str, int]]:
+def test_a_compiled_model_is_compiled_once_and_stays_whole(folder: str, backend: str) -> None:
+    def work() -> list[tuple[list[float], int, int]]:
+        return [compiled(kind) for kind in ("plain", "ddp")]
+
+    def compiled(kind: str) -> tuple[list[float], int, int]:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         model = ddp() if kind == "ddp" else layers()
@@ -268,13 +270,14 @@ def test_a_compiled_model_is_compiled_once_and_stays_whole(folder: str, kind: st
             forward(torch.randn(4, 16)).square().mean().backward()
             step()
         found = torch._dynamo.utils.counters
-        stats = {"graphs": found["stats"]["unique_graphs"], "breaks": sum(found["graph_break"].values())}
-        return numbers(model), stats
+        return numbers(model), found["stats"]["unique_graphs"], sum(found["graph_break"].values())
 
     reads, results = probed(folder, work, often=False)
     without = gloo.run(2, work, timeout_s=150)
-    assert [each.step for each in reads] == [6, 6]
-    assert results == without
+    assert [each.step for each in reads] == [6 + 5, 6 + 5]  # another optimizer counts from its second step on
+    for ours, theirs in zip(results, without, strict=True):
+        assert [each[:2] for each in ours] == [each[:2] for each in theirs]
+        assert all(mine[2] <= own[2] for mine, own in zip(ours, theirs, strict=True)), (ours, theirs)
 
 
 def test_loaders_and_children_write_no_record(folder: str) -> None:
