@@ -1,19 +1,24 @@
 """How often is the diagnosis of a log right: owner, action, and label, and how long does a large log take?
 
 Without arguments: the labelled excerpts of `shared/data/watch/log_excerpts.jsonl`, if they are there, by owner, action,
-label, and the macro F1 of labels with its bootstrap interval (2,000 draws of excerpts); then a made-up log of --mib
-MiB, its lines a second against `grep -c` of one word in the same file. --misses lists what is wrong.
+label with 95 % Wilson intervals, and the macro F1 of labels with its bootstrap interval (2,000 draws of excerpts);
+then a made-up log of --mib MiB, its lines a second against `grep -c` of one word in the same file. --excerpts names
+other files, or folders of them: JSON lines with id, text, label, at_fault and action, where the label of a healthy log
+is "none". Of healthy ones it says how many got a label (a false alarm), and how many of those only a warning.
+--misses lists what is wrong, --kinds counts it by label.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import random
 import subprocess
 import sys
 import tempfile
 import time
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -21,6 +26,7 @@ from perdure.watcher.logs.diagnose import diagnose
 from perdure.watcher.logs.reading import lines_of, read_log
 
 Pair = tuple[str, str]
+Said = tuple[str, str, str]
 
 
 def macro_f1(pairs: Sequence[Pair]) -> float:
@@ -41,23 +47,52 @@ def interval(pairs: Sequence[Pair], *, draws: int = 2000, seed: int = 1) -> tupl
     return found[int(0.025 * draws)], found[int(0.975 * draws)]
 
 
-def score(path: Path, *, misses: bool) -> None:
+def share(right: int, of: int) -> str:
+    """A share with its 95 % Wilson interval."""
+    z = 1.96
+    mean, over = right / of, 1 + z * z / of
+    middle = (mean + z * z / (2 * of)) / over
+    half = z * math.sqrt(mean * (1 - mean) / of + z * z / (4 * of * of)) / over
+    return f"{mean:.3f} [{middle - half:.3f}, {middle + half:.3f}]"
+
+
+def rows_of(paths: Sequence[Path]) -> list[dict[str, str]]:
+    """The rows of files, or of all files *.jsonl in folders."""
+    files = [file for path in paths for file in (sorted(path.glob("*.jsonl")) if path.is_dir() else [path])]
+    return [json.loads(line) for file in files for line in file.read_text().splitlines() if line.strip()]
+
+
+def score(rows: Sequence[dict[str, str]], *, misses: bool, kinds: bool) -> None:
     """Diagnose every excerpt and say how often that is right."""
-    labels: list[Pair] = []
-    owners = actions = 0
-    for row in map(json.loads, path.read_text().splitlines()):
+    said_of: list[tuple[dict[str, str], Said]] = []
+    for row in rows:
         said = diagnose(lines_of(row["text"], file=row["id"]))
-        label, action = str(said.label or "none"), str(said.action or "none")
-        labels.append((row["label"], label))
-        owners += str(said.owner) == row["at_fault"]
-        actions += action == row["action"]
-        if misses and (label, action, str(said.owner)) != (row["label"], row["action"], row["at_fault"]):
-            print(f"{row['id']}: {label}/{said.owner}/{action}, is {row['label']}/{row['at_fault']}/{row['action']}")
-    n = len(labels)
-    low, high = interval(labels)
-    right = sum(true == said for true, said in labels)
-    print(f"{n} excerpts: owner {owners / n:.3f}, action {actions / n:.3f}, label {right / n:.3f}")
-    print(f"label macro F1 {macro_f1(labels):.3f} [{low:.3f}, {high:.3f}]")
+        answer = (str(said.label or "none"), str(said.owner), str(said.action or "none"))
+        said_of.append((row, answer))
+        true = (row["label"], row["at_fault"], row["action"])
+        if misses and answer != true:
+            print(f"{row['id']}: {'/'.join(answer)}, is {'/'.join(true)}")
+    healthy = [said for row, said in said_of if row["label"] == "none"]
+    faults = [(row, said) for row, said in said_of if row["label"] != "none"]
+    if healthy:
+        alarms = [said for said in healthy if said[0] != "none"]
+        warnings = sum(said[2] == "warn" for said in alarms)
+        print(f"{len(healthy)} healthy: {len(alarms)} false alarms, {warnings} of them only warnings")
+    if faults:
+        n = len(faults)
+        owners = sum(said[1] == row["at_fault"] for row, said in faults)
+        actions = sum(said[2] == row["action"] for row, said in faults)
+        labels = [(row["label"], said[0]) for row, said in faults]
+        right = sum(true == said for true, said in labels)
+        low, high = interval(labels)
+        print(f"{n} faults: owner {share(owners, n)}, action {share(actions, n)}, label {share(right, n)}")
+        print(
+            f"label macro F1 {macro_f1(labels):.3f} [{low:.3f}, {high:.3f}] over {len({t for t, _ in labels})} labels"
+        )
+    if kinds:
+        wrong = Counter(f"{row['label']} taken for {said[0]}" for row, said in said_of if said[0] != row["label"])
+        for kind, count in wrong.most_common():
+            print(f"{count:4d}  {kind}")
 
 
 def large(mib: int) -> None:
@@ -84,16 +119,22 @@ def main() -> int:
     """Measure."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "--excerpts", type=Path, default=Path(__file__).parents[2] / "shared/data/watch/log_excerpts.jsonl"
+        "--excerpts",
+        type=Path,
+        nargs="+",
+        default=[Path(__file__).parents[2] / "shared/data/watch/log_excerpts.jsonl"],
     )
     parser.add_argument("--mib", type=int, default=8)
     parser.add_argument("--misses", action="store_true")
+    parser.add_argument("--kinds", action="store_true")
     args = parser.parse_args()
-    if args.excerpts.exists():
-        score(args.excerpts, misses=args.misses)
-    else:
-        print(f"there are no excerpts at {args.excerpts}; name some with --excerpts", file=sys.stderr)
-    large(args.mib)
+    there = [path for path in args.excerpts if path.exists()]
+    for path in set(args.excerpts) - set(there):
+        print(f"there are no excerpts at {path}; name some with --excerpts", file=sys.stderr)
+    if there:
+        score(rows_of(there), misses=args.misses, kinds=args.kinds)
+    if args.mib:
+        large(args.mib)
     return 0
 
 

@@ -230,3 +230,15 @@ def test_the_first_verdict_of_an_incident_is_not_its_own_repetition() -> None:
     assert told.label is Label.UNKNOWN
     assert feed(incidents, 2.0) == []
     assert incidents.past.entries == (Entry(1.0, Label.UNKNOWN, Action.RESTART, ("b",)),)
+
+
+def test_a_rank_that_is_silent_while_it_ends_of_an_error_has_raised() -> None:
+    incidents = Incidents(Past())
+    feed(incidents, 0.0, found("silent", 5))
+    feed(incidents, 1.0, found("raised", 5))
+    (told,) = feed(incidents, 2.0)
+    assert (told.label, told.action, told.ranks) == (Label.USER_CODE, Action.STOP_USER, (5,))
+    incidents = Incidents(Past())
+    feed(incidents, 0.0, found("silent", 5))
+    (told,) = feed(incidents, 1.0, found("raised", 6))  # it has waited for the silent one
+    assert (told.label, told.ranks) == (Label.LIB_BUG, (5,))

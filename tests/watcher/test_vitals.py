@@ -61,6 +61,16 @@ def test_what_is_written_is_read(folder: Path) -> None:
     assert not read.finished
 
 
+def test_the_time_that_a_rank_gave_its_phase_is_read(folder: Path) -> None:
+    file = a_record(folder)
+    now = time.monotonic_ns()
+    file.beat(1, phase="saving", phase_since_ns=now, in_frames=False, deadline_ns=now + 90_000_000_000)
+    assert Vitals.read(file.path).phase_allowed_s == 90.0
+    assert read_rank(file.path, node="a").phase_allowed_s == 90.0
+    file.beat(2, phase="forward", phase_since_ns=now, in_frames=False)
+    assert Vitals.read(file.path).phase_allowed_s is None
+
+
 def test_a_new_record_knows_nothing(folder: Path) -> None:
     read = Vitals.read(a_record(folder).path)
     assert (read.step, read.loss, read.local_finite, read.global_finite, read.checksum) == (None, None, None, None, "")

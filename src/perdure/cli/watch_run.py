@@ -44,6 +44,7 @@ def main(args: argparse.Namespace) -> int:
     """Run, watch, and pass the exit code on."""
     import msgspec
 
+    from perdure.cli.watch_tee import start
     from perdure.progress import phase_deadlines
     from perdure.progress.probing import probe_env
     from perdure.watcher.analyser import Settings
@@ -67,7 +68,7 @@ def main(args: argparse.Namespace) -> int:
         except OSError as error:
             raise CallError(f"cannot write {args.json}: {error.strerror}") from error
         try:
-            process = subprocess.Popen(command, env={**os.environ, **added})
+            process, tee = start(command, env={**os.environ, **added}, node=socket.gethostname())
         except OSError as error:
             raise CallError(f"cannot start {command[0]}: {error.strerror}", command=command) from error
         _pass_on(process)
@@ -81,8 +82,10 @@ def main(args: argparse.Namespace) -> int:
             node.wait(args.every, *([ended] if running else []))
             if running and process.poll() is not None:
                 running = False
+                if tee is not None:
+                    tee.finish()
                 until_s = time.monotonic() + (_SETTLE_S if process.returncode else 0.0)
-            look = node.look(stacks_of=job.wants_stacks())
+            look = node.look(stacks_of=job.wants_stacks(), lines=() if tee is None else tee.lines())
             for told in job.feed([look], now_s=time.monotonic()):
                 print(f"perdure watch: {told.stage.value}: {told.sentence} [{told.incident}]", file=sys.stderr)
                 if verdicts is not None:

@@ -12,7 +12,8 @@ Times are CLOCK_MONOTONIC in nanoseconds, which all processes of a Linux machine
 
     words  0 ..   9      magic, format, bytes, pid, start of the process (clock ticks, as in /proc), rank, world,
                          signal that asks for stacks, identity of the main thread, start of the probe
-    words 16 ..  21      counter, beat, its time, phase, its begin, what the main thread's frames say of a collective
+    words 16 ..  22      counter, beat, its time, phase, its begin, what the main thread's frames say of a collective,
+                         when the phase should be over, as the rank said (0: it did not)
     word  32             since when the main thread waits in a collective; 0 if it does not
     words 40 ..  49      counter, steps, end of the last, its time, own work and wait, steps timed and sums of the three
     words 56 ..  59      counter, step of a loss, the loss, step since which losses are not finite (-1: they are)
@@ -54,7 +55,7 @@ _HEAD = struct.Struct("@10q")
 _SIGNAL, _WAITING = 7, 32
 _BEAT, _STEP, _LOSS, _LOCAL, _GLOBAL, _SUM, _GROUPS = 16, 40, 56, 64, 72, 80, 96
 _SECTIONS = {
-    _BEAT: struct.Struct("@5q"),
+    _BEAT: struct.Struct("@6q"),
     _STEP: struct.Struct("@9q"),
     _LOSS: struct.Struct("@qdq"),
     _LOCAL: struct.Struct("@qdqqq"),
@@ -95,6 +96,7 @@ class Vitals:
     beat_age_s: float | None = None
     phase: str = ""
     phase_s: float = 0.0
+    phase_allowed_s: float | None = None
     in_collective: bool | None = None
     waiting_s: float = 0.0
     "For how long it has waited in its collective."
@@ -191,11 +193,11 @@ class VitalsFile:
         _SECTIONS[at].pack_into(self._map, 8 * at + 8, *values)
         words[at] = counter + 1
 
-    def beat(self, beat: int, *, phase: str, phase_since_ns: int, in_frames: bool | None) -> None:
-        """Say that the probe runs, and what it sees the main thread do."""
+    def beat(self, beat: int, *, phase: str, phase_since_ns: int, in_frames: bool | None, deadline_ns: int = 0) -> None:
+        """Say that the probe runs, what it sees the main thread do, and when its phase should be over (0: unknown)."""
         seen = -1 if in_frames is None else int(in_frames)
         code = _PHASES.index(phase) if phase in _PHASES else 0
-        self._put(_BEAT, beat, time.monotonic_ns(), code, phase_since_ns, seen)
+        self._put(_BEAT, beat, time.monotonic_ns(), code, phase_since_ns, seen, deadline_ns)
 
     def no_stacks(self) -> None:
         """Say that no signal makes this process write its stacks any more."""
@@ -305,10 +307,12 @@ def _settle(fd: int) -> tuple[bytes, dict[int, tuple[Any, ...]]]:
 def _decode(head: Sequence[int], data: bytes, settled: dict[int, tuple[Any, ...]], at_s: float) -> Vitals:
     facts: dict[str, Any] = {}
     if _BEAT in settled:
-        beat, beat_ns, phase, since_ns, seen = settled[_BEAT]
+        beat, beat_ns, phase, since_ns, seen, deadline_ns = settled[_BEAT]
         if beat > 0:
             facts.update(beat=beat, beat_age_s=_age(at_s, beat_ns), in_collective=None if seen < 0 else seen > 0)
             facts.update(phase=_PHASES[phase] if 0 < phase < len(_PHASES) else "", phase_s=_age(at_s, since_ns))
+            if deadline_ns > since_ns:
+                facts.update(phase_allowed_s=(deadline_ns - since_ns) / 1e9)
     waiting_ns = int.from_bytes(data[8 * _WAITING : 8 * _WAITING + 8], "little", signed=True)
     if waiting_ns > 0:
         facts.update(in_collective=True, waiting_s=_age(at_s, waiting_ns))

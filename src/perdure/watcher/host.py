@@ -133,6 +133,7 @@ class Host:
                     total_bytes=last.total_bytes,
                     free_bytes=last.free_bytes,
                     free_inodes=last.free_inodes,
+                    total_inodes=last.total_inodes,
                     read_only=last.read_only,
                     remote=last.remote,
                     silent_s=silent_s,
@@ -201,6 +202,7 @@ def disk_state(path: str, *, root: Path = Path("/")) -> DiskState:
         total_bytes=found.f_blocks * found.f_frsize,
         free_bytes=found.f_bavail * found.f_frsize,
         free_inodes=found.f_favail if found.f_files else None,
+        total_inodes=found.f_files or None,
         read_only=bool(found.f_flag & os.ST_RDONLY),
         remote=_file_system(os.stat(path).st_dev, root) in _REMOTE.split(),
     )

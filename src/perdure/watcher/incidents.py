@@ -47,6 +47,8 @@ _TOGETHER = {
 neighbour makes a node slow, a rise of the loss ends one way or the other."""
 _LOOSE, _LOOSE_S = "oom-kill", 4.0
 _DEATHS = frozenset({"killed", "crashed", "raised", "ended-together", "died-before", "left-early"})
+_OWN_END = frozenset({"raised", "zombie"})
+"""Ends of a rank that was ending for a while: what was its silence before was that."""
 _LATER_DEATHS = frozenset({"died-before", "left-early", "crashed"})
 """What may still come to light in the looks right after a first death."""
 _SETTLE_S = 2.6
@@ -280,6 +282,8 @@ class Incidents:
             elif died_s is not None and kind in CONDITIONS and now_s - died_s > _SETTLE_S:
                 return
             incident = self._stop
+            if kind in _OWN_END:
+                _forget_silence(incident, each.ranks)
         else:
             name = (_TOGETHER[kind], (), each.nodes, "") if kind in _TOGETHER else key
             if self._stop is not None and name not in self._side and kind.startswith(("slow-", "metric-", "loss-")):
@@ -386,6 +390,11 @@ class Incidents:
             return None
         sentence = f"{how}: {incident.told.sentence}"
         return msgspec.structs.replace(incident.told, stage=Stage.CLEARED, at_s=now_s, sentence=sentence)
+
+
+def _forget_silence(incident: _Incident, ranks: Sequence[int]) -> None:
+    for key in [key for key in incident.seen if key[0] == "silent" and set(key[1]) <= set(ranks)]:
+        del incident.seen[key], incident.last_s[key]
 
 
 def _confidence(ruling: Ruling, tempered: Tempered, stage: Stage) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -16,8 +16,10 @@ from perdure.clock import SYSTEM, Clock
 from perdure.errors import ProtocolError
 from perdure.progress.stacks import ask_for_stacks, main_frames, read_stacks
 from perdure.watcher.host import Host
+from perdure.watcher.kernel_log import KernelLog
 from perdure.watcher.reading import Reading
 from perdure.watcher.samples import LogLine, NodeLook, RankSample, Stack
+from perdure.watcher.tailing import LogTail
 
 __all__ = ["NodeWatch"]
 
@@ -25,7 +27,8 @@ __all__ = ["NodeWatch"]
 class NodeWatch:
     """Looks at the ranks whose probes write into ``folder``, all on this node, which is called ``node``.
 
-    ``disks`` are folders that the job writes to. `close` ends what runs beside.
+    ``disks`` are folders that the job writes to, ``logs`` is one with logs of ranks (``rank-3.log``), ``kernel_log`` a
+    device or a file with the kernel's; what is in them already is not read. `close` ends what runs beside.
     """
 
     def __init__(
@@ -34,6 +37,8 @@ class NodeWatch:
         *,
         node: str,
         disks: Sequence[str | Path] = (),
+        logs: Path | None = None,
+        kernel_log: str | Path | None = "/dev/kmsg",
         clock: Clock = SYSTEM,
     ) -> None:
         self._node, self._clock = node, clock
@@ -42,6 +47,8 @@ class NodeWatch:
         self._known: set[int] = set()
         self._pidfds: dict[int, int] = {}
         self._host = Host(node=node, own=lambda: tuple(self._pids.values()), disks=disks, clock=clock)
+        self._logs = None if logs is None else LogTail(logs, node=node, from_end=True)
+        self._kernel = None if kernel_log is None else KernelLog(kernel_log, node=node)
         self._attempt = 0
         self._asked: tuple[int, ...] = ()
 
@@ -77,9 +84,15 @@ class NodeWatch:
             attempt=self._attempt,
             samples=samples,
             host=self._host.sample(),
-            lines=tuple(lines),
+            lines=(*self._read_lines(now_s), *lines),
             stacks=tuple(stacks),
         )
+
+    def _read_lines(self, now_s: float) -> Iterator[LogLine]:
+        if self._kernel is not None:
+            yield from self._kernel.read(now_s)
+        if self._logs is not None:
+            yield from self._logs.read(now_s)
 
     def _note_pids(self, samples: Sequence[RankSample]) -> None:
         pids = {each.rank: each.pid for each in samples}
@@ -113,6 +126,10 @@ class NodeWatch:
     def close(self) -> None:
         """End what runs beside."""
         self._host.close()
+        if self._logs is not None:
+            self._logs.close()
+        if self._kernel is not None:
+            self._kernel.close()
         for fd in self._pidfds.values():
             os.close(fd)
         self._pidfds.clear()

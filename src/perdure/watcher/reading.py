@@ -71,6 +71,7 @@ def rank_sample(vitals: Vitals, process: ProcessState, *, node: str, before: Vit
         step=vitals.step,
         phase=vitals.phase,
         phase_s=vitals.phase_s,
+        phase_allowed_s=vitals.phase_allowed_s,
         in_collective=vitals.in_collective,
         step_s=times[0],
         compute_s=times[1],

@@ -121,6 +121,7 @@ class DiskState(msgspec.Struct, frozen=True, kw_only=True):
     total_bytes: int
     free_bytes: int
     free_inodes: int | None = None
+    total_inodes: int | None = None
     read_only: bool = False
     remote: bool = False
     "Whether it is on another machine."

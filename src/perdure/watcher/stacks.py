@@ -4,7 +4,8 @@ Ranks that should do the same stand in the same place. Each rank's main thread i
 innermost up to the first one of the training script (without line numbers), ranks with equal ones are a group, and
 each group is in a collective, loading data, in input or output, or computing. While some wait in a collective,
 those that are not in one are what the others wait for. If all are in collectives, the rank in another collective than
-most is the odd one, if few are; if all stand alike, no rank is named: it is below them, or in a library.
+most is the odd one, if few are; if all stand alike, no rank is named: it is below them, or in a library. What a frame
+is says the table in `frames`.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from dataclasses import dataclass
 
 from perdure.errors import CallError
 from perdure.watcher.evidence import Evidence
+from perdure.watcher.frames import Kind, kind_of, parts_of
 from perdure.watcher.labels import Label
 from perdure.watcher.samples import Stack
 
@@ -56,41 +58,12 @@ class Standing:
     why: str
 
 
-_FRAME = re.compile(
-    r"^(?P<f1>[\w.<>~:\[\] ]+?) \((?P<p1>[^()]*?)(?::(?P<n1>\d+))?\)$"  # py-spy: function (file:line)
-    r"|^File \"(?P<p2>[^\"]+)\", line (?P<n2>\d+)(?:,)? in (?P<f2>.+)$"  # faulthandler, tracebacks
-    r"|^(?P<p3>\S+?):(?P<n3>\d+) (?P<f3>\S.*)$"  # perdure's own: file:line function
-)
 _THREAD = re.compile(r"^(?:Current thread|Thread) (?:0x)?[\da-fA-F]+(?P<rest>.*)$")
 _NAME = re.compile(r"\"(?P<a>[^\"]+)\"|\[(?P<b>[^\]]+)\]")
 _WHOSE = re.compile(
     r"^\W*(?:\w+ )?rank[ :=#]*(?P<rank>\d+)\b(?:.*?\b(?:on|node|host)[ :=]+(?P<node>[\w.-]+))?", re.IGNORECASE
 )
 _TAG = re.compile(r"^\[(?:rank|default)(\d+)\]:? ?")
-_COLLECTIVE_FILES = re.compile(
-    r"torch/distributed/(?!run|launch|elastic|fsdp|checkpoint)|deepspeed/(?:comm|runtime/pipe/p2p)"
-    r"|megatron/\S*(?:p2p_communication|collectives)|horovod|mpi4py"
-    r"|libnccl|libgloo|librccl|libmpi|libucp|jax/\S*multihost"
-)
-_COLLECTIVE = re.compile(
-    r"(?:^|[._:])_?(?P<op>all_?reduce|all_?gather\w*|reduce_?scatter\w*|broadcast\w*|all_?to_?all\w*"
-    r"|barrier|monitored_barrier|i?send|i?recv|gather|scatter|reduce"
-    r"|batch_isend_irecv|synchronize_irecv|(?:nccl|gloo|mpi)\w+)(?:$|[_. (])",
-    re.IGNORECASE,
-)
-_DATA = re.compile(
-    r"utils/data|data_?loader|_try_get_data|_next_data|_get_data\b|webdataset|tf/data|datasets/|torchdata"
-    r"|streaming/|\bfetch\b|collate|prefetch",
-    re.IGNORECASE,
-)
-_IO = re.compile(
-    r"\b(?:read|write|readinto|open|fsync|flush|recv_into|urlopen|sendfile|copyfileobj|torch_save|savez?"
-    r"|_save|_load|torch_load|safe_open|save_checkpoint|load_checkpoint|upload|download|get_object"
-    r"|put_object|stat|listdir|fdatasync)\b"
-    r"|serialization\.py|torch/distributed/checkpoint|botocore|urllib3|s3fs|fsspec|http/client|ssl\.py"
-    r"|socket\.py|shutil\.py|checkpointing\.py",
-    re.IGNORECASE,
-)
 _PLUMBING = re.compile(
     r"^(?:wrapper|_?call_impl|_wrapped_call_impl|wait|get|inner|decorate_context|_fn|acquire|join"
     r"|__enter__|__exit__|<frozen)"
@@ -101,24 +74,14 @@ _LIBRARY = re.compile(
     r"|multiprocessing|concurrent)/|\.(?:so|c|cpp|cc)\b"
 )
 _DEPTH = 12
-
-
-def _parts(frame: str) -> tuple[str, str]:
-    """The function and the file of a frame, in whichever of the three spellings."""
-    match = _FRAME.match(frame.strip())
-    if match is None:
-        return frame.strip(), ""
-    for n in "123":
-        if match[f"f{n}"]:
-            return match[f"f{n}"].strip(), match[f"p{n}"]
-    return frame.strip(), ""
+_PLACES = {Kind.COLLECTIVE: Place.COLLECTIVE, Kind.DATA: Place.DATA, Kind.IO: Place.IO}
 
 
 def _top(frames: Sequence[str]) -> list[tuple[str, str]]:
     """Frames from the innermost to the first of the training's own code, which is in."""
     found = []
     for frame in frames[: 4 * _DEPTH]:
-        function, file = _parts(frame)
+        function, file = parts_of(frame)
         found.append((function, file))
         if file and not _LIBRARY.search(file):
             break
@@ -136,15 +99,9 @@ def place_of(frames: Sequence[str]) -> tuple[Place, str]:
     if not frames:
         return Place.EMPTY, ""
     for function, file in _top(frames):
-        match = _COLLECTIVE.search(function)
-        if match is not None and (not file or _COLLECTIVE_FILES.search(file) or file.endswith((".so", ".cpp"))):
-            return Place.COLLECTIVE, match["op"].lower()
-        if file and _COLLECTIVE_FILES.search(file) and not _DATA.search(file):
-            return Place.COLLECTIVE, function.lower()
-        if _DATA.search(f"{function} {file}"):
-            return Place.DATA, ""
-        if _IO.search(function) or _IO.search(file):
-            return Place.IO, ""
+        kind, collective = kind_of(function, file)
+        if kind in _PLACES:
+            return _PLACES[kind], collective
     return Place.COMPUTE, ""
 
 
@@ -258,7 +215,7 @@ def read_dump(text: str, *, at_s: float = 0.0) -> list[Stack]:
         elif bare.startswith("Process ") or re.match(r"Python v\d", bare):
             rank = rank if bare.startswith("Python") else None
             threads.append((rank, node, "?", []))  # ends the process before
-        elif threads and _FRAME.match(bare):
+        elif threads and parts_of(bare)[1]:
             threads[-1][3].append(bare)
     return _mains(threads, at_s)
 

@@ -70,6 +70,7 @@ class Probe:
         self._beat = 0
         self._phase = Phase.STARTING.name.lower()
         self._since_ns = time.monotonic_ns()
+        self._deadline_ns = 0
         self._evaluates = False
         self._troubles: set[str] = set()
         self._ticking = threading.Lock()
@@ -160,7 +161,13 @@ class Probe:
             self.steps.off = True
 
     def _tell(self, in_frames: bool | None) -> None:
-        self.file.beat(self._beat, phase=self._phase, phase_since_ns=self._since_ns, in_frames=in_frames)
+        self.file.beat(
+            self._beat,
+            phase=self._phase,
+            phase_since_ns=self._since_ns,
+            in_frames=in_frames,
+            deadline_ns=self._deadline_ns,
+        )
 
     def _beat_on(self) -> None:
         while not self._stop.wait(_PERIOD_S):
@@ -169,9 +176,9 @@ class Probe:
     def _tell_phase(self, doing: frozenset[Doing]) -> None:
         record = self.record()
         if record is not None:
-            phase, since_ns = record.phase.name.lower(), record.phase_since_ns
+            phase, since_ns, self._deadline_ns = record.phase.name.lower(), record.phase_since_ns, record.deadline_ns
         else:
-            phase, since_ns = self._guess(doing), 0
+            phase, since_ns, self._deadline_ns = self._guess(doing), 0, 0
         if phase != self._phase:
             self._phase, self._since_ns = phase, since_ns or time.monotonic_ns()
         self._since_ns = max(self._since_ns, since_ns)
@@ -203,6 +210,7 @@ class Probe:
             return  # it would write over what is said here; the exit code says as much
         if getattr(sys, "last_value", None) is None:
             self._phase, self._since_ns = Phase.FINISHED.name.lower(), time.monotonic_ns()
+            self._deadline_ns = 0
         self._beat += 1
         self._tell_later()
         self._tell(False)

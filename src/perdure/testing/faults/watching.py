@@ -19,10 +19,8 @@ from perdure.testing.faults.kinds import DEADLINE_S
 from perdure.watcher.analyser import Settings
 from perdure.watcher.evidence import Verdict
 from perdure.watcher.job_watch import JobWatch
-from perdure.watcher.kernel_log import KernelLog
 from perdure.watcher.node_watch import NodeWatch
 from perdure.watcher.samples import NodeLook
-from perdure.watcher.tailing import LogTail
 
 __all__ = ["PerdureWatcher", "Watcher"]
 
@@ -60,12 +58,18 @@ class PerdureWatcher:
         self._job = job
         self._watch = JobWatch(self._settings)
         words = {}
-        self._nodes: list[tuple[Node, NodeWatch, LogTail, KernelLog]] = []
+        self._nodes: list[tuple[Node, NodeWatch]] = []
         for node in job.nodes:
             words[node.name] = probe_env(node.probes, base=base) | {"PERDURE_PROBE_CHECKSUM": "20"}
-            watch = NodeWatch(node.probes, node=node.name, disks=[node.disk], clock=node.clock)
-            logs = LogTail(node.logs, node=node.name)
-            self._nodes.append((node, watch, logs, KernelLog(node.kernel_log, node=node.name)))
+            watch = NodeWatch(
+                node.probes,
+                node=node.name,
+                disks=[node.disk],
+                logs=node.logs,
+                kernel_log=node.kernel_log,
+                clock=node.clock,
+            )
+            self._nodes.append((node, watch))
         return words
 
     def verdicts(self) -> Sequence[Verdict]:
@@ -73,13 +77,10 @@ class PerdureWatcher:
         self._nodes[0][1].wait(_LOOK_S, *self._job.ends())
         wanted = self._watch.wants_stacks()
         looks: list[NodeLook] = []
-        for node, watch, logs, kernel in self._nodes:
+        for node, watch in self._nodes:
             if node.silent:
                 continue
-            now_s = time.monotonic()
-            look = watch.look(stacks_of=[rank for rank in wanted if rank in node.ranks], lines=[
-                *logs.read(now_s), *kernel.read(now_s)
-            ])  # fmt: skip
+            look = watch.look(stacks_of=[rank for rank in wanted if rank in node.ranks])
             if look.host is not None:
                 look = msgspec.structs.replace(look, host=node.shown(look.host))
             looks.append(look)
@@ -87,7 +88,5 @@ class PerdureWatcher:
 
     def close(self) -> None:
         """End what runs beside."""
-        for _, watch, logs, kernel in self._nodes:
+        for _, watch in self._nodes:
             watch.close()
-            logs.close()
-            kernel.close()

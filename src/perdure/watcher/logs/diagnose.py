@@ -15,18 +15,17 @@ from dataclasses import dataclass, replace
 
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.labels import CLASSES, Action, Label, Owner
-from perdure.watcher.logs import collectives, numbers
+from perdure.watcher.logs import aftermath, collectives, norms, numbers, origins
 from perdure.watcher.logs.kernel import Xid, roots, xid_of
 from perdure.watcher.logs.reading import Line
-from perdure.watcher.logs.signatures import CASCADE, CERTAIN, GENERIC, HINT, SPECIFIC, is_decoy, match_of
+from perdure.watcher.logs.signatures import CASCADE, CERTAIN, GENERIC, HINT, SPECIFIC, is_decoy, match_of, without_zeros
 from perdure.watcher.logs.templates import novel
+from perdure.watcher.logs.told import Told
 from perdure.watcher.samples import Stack
 from perdure.watcher.stacks import Place, judge_stacks, read_dump
 
-__all__ = ["Diagnosis", "Hit", "diagnose", "evidence_of", "hits_in", "hits_of_stacks"]
+__all__ = ["Diagnosis", "Hit", "diagnose", "evidence_of", "hit_of", "hit_of_xid", "hits_in", "hits_of_stacks"]
 
-_FRAME = re.compile(r"^\s*File \"[^\"]+\", (?:line \d+|in )|^\s*frame #\d+|^\s*#\d+ +0x|^\s+\^+\s*$|^\s*~+\^")
-_TRACEBACK = re.compile(r"Traceback \(most recent call last\)|\(most recent call first\):")
 _THREAD = re.compile(r"^\s*(?:Current thread|Thread) (?:0x)?[\da-fA-F]+.*(?:most recent call first|\()")
 _RETRY = re.compile(
     r"\b(?:retry(?:ing)?|will (?:be )?retr\w+|backing off|attempt \d+ ?(?:/|of) ?\d+|trying again)\b", re.IGNORECASE
@@ -107,7 +106,10 @@ def diagnose(lines: Sequence[Line], *, more: Iterable[Hit] = ()) -> Diagnosis:
     >>> said.label, said.owner, said.action
     (<Label.GPU_ECC: 'hw.gpu_ecc'>, <Owner.NODE: 'node'>, <Action.EVICT: 'evict'>)
     """
-    hits = [*hits_in(lines), *more]
+    found = [*hits_in(lines), *more]
+    hits = aftermath.lasting(found, lines, _errors(lines)) if found else []
+    if found and not hits:
+        return Diagnosis(None, Owner.NOBODY, None, 0.6, "the job went on after all that went wrong")
     if not hits:
         return _without(lines)
     top = min(hits, key=_order_of(hits))
@@ -138,6 +140,8 @@ def diagnose(lines: Sequence[Line], *, more: Iterable[Hit] = ()) -> Diagnosis:
 def _without(lines: Sequence[Line]) -> Diagnosis:
     """No signature matched: say nothing failed, or show what is new where something did."""
     trouble = [line for line in lines if line.level not in ("debug", "info", "warning") and _in_trouble(line.text)]
+    quiet = aftermath.survived(trouble, lines)
+    trouble = [line for line in trouble if (line.file, line.rank) not in quiet]
     if not trouble:
         return Diagnosis(None, Owner.NOBODY, None, 0.8 if lines else 0.0, "no line tells of a failure")
     usual = CLASSES[Label.UNKNOWN]
@@ -145,8 +149,13 @@ def _without(lines: Sequence[Line]) -> Diagnosis:
     return Diagnosis(Label.UNKNOWN, usual.owner, usual.action, 0.3, usual.means, tuple(shown[:_EVIDENCE]))
 
 
+def _errors(lines: Iterable[Line]) -> list[Line]:
+    """Lines that call themselves errors, and speak of one."""
+    return [line for line in lines if line.level == "error" and _in_trouble(line.text)]
+
+
 def _in_trouble(text: str) -> bool:
-    return _TROUBLE.search(text) is not None and not is_decoy(text)
+    return _TROUBLE.search(without_zeros(text)) is not None and not is_decoy(text)
 
 
 def hits_in(lines: Sequence[Line]) -> list[Hit]:
@@ -154,7 +163,8 @@ def hits_in(lines: Sequence[Line]) -> list[Hit]:
     told = list(_told(lines))
     xids = [xid for line in told if "xid" in line.text.lower() and (xid := xid_of(line)) is not None]
     of_xid = {id(xid.line) for xid in xids}
-    found = [_of_xid(xid) for xid in roots(xids)]
+    remote = origins.from_the_network(lines)
+    found = [hit_of_xid(xid) for xid in roots(xids)]
     meanings: dict[tuple[str, str], Hit | None] = {}  # lines of one kind mean the same, unless numbers do
     for line in told:
         if id(line) in of_xid:
@@ -164,9 +174,12 @@ def hits_in(lines: Sequence[Line]) -> list[Hit]:
         if key not in meanings:
             meanings[key] = _of_line(line)
         hit = meanings[key]
-        if hit is not None:
-            found.append(_placed(hit, line))
-    for each in numbers.findings_in(numbers.series_of(lines)):
+        if hit is not None and not (hit.label is Label.NAN and norms.printed(line.text)):
+            found.append(_from_network(_placed(hit, line)) if line.order in remote else _placed(hit, line))
+    printed = numbers.findings_in(numbers.series_of(lines))
+    if not any(each.label is Label.NAN for each in printed):
+        printed += norms.not_finite(lines)
+    for each in printed:
         usual = CLASSES[each.label]
         found.append(
             Hit(
@@ -208,23 +221,8 @@ def _dumped(lines: Sequence[Line]) -> list[Hit]:
 
 def _told(lines: Iterable[Line]) -> Iterable[Line]:
     """Lines without the frames and source of tracebacks: a ``raise`` that is quoted has not been run."""
-    inside: set[tuple[str, int | None]] = set()
-    source: set[tuple[str, int | None]] = set()
-    for line in lines:
-        key = (line.file, line.rank)
-        if _TRACEBACK.search(line.text):
-            inside.add(key)
-        elif _FRAME.search(line.text):
-            source.add(key)
-        elif key in inside and line.text.startswith((" ", "\t")):
-            pass
-        elif key in source and key not in inside and line.text.startswith((" ", "\t")):
-            source.discard(key)
-        else:
-            source.discard(key)
-            inside.discard(key)
-            if line.text.strip():
-                yield line
+    told = Told()
+    return (line for line in lines if told.says(line))
 
 
 def _of_line(line: Line) -> Hit | None:
@@ -248,6 +246,22 @@ def _of_line(line: Line) -> Hit | None:
     return _foreign(hit, line.text) if hit.label is Label.GPU_OOM else hit
 
 
+def hit_of(line: Line) -> Hit | None:
+    """What one line means by itself, and whose it is; an Xid is not looked at, nor what lines say beside each other."""
+    hit = _of_line(line)
+    return None if hit is None else _placed(hit, line)
+
+
+def _from_network(hit: Hit) -> Hit:
+    """An exception out of a library that speaks to servers, unless it says something more special itself."""
+    if hit.weight > GENERIC or hit.label not in (Label.USER_CODE, Label.UNKNOWN):
+        return hit
+    why = "a connection to storage or a hub broke"
+    return replace(
+        hit, label=Label.STORAGE, owner=Owner.TRANSIENT, action=Action.RESTART, weight=SPECIFIC - 0.1, why=why
+    )
+
+
 def _placed(hit: Hit, line: Line) -> Hit:
     """The same finding at another line: whose it is."""
     said = _RANK.search(line.text)
@@ -257,7 +271,8 @@ def _placed(hit: Hit, line: Line) -> Hit:
     return replace(hit, lines=(line,), ranks=ranks, nodes=(where,) if where else ())
 
 
-def _of_xid(xid: Xid) -> Hit:
+def hit_of_xid(xid: Xid) -> Hit:
+    """What the driver of a GPU has reported, as a finding."""
     meaning = xid.meaning
     weight = CERTAIN
     if meaning.after:

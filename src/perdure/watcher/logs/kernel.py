@@ -25,6 +25,7 @@ _XID = re.compile(
     r"\bXid(?: ?\((?P<device>[^)]*)\))?\s*(?:error|code)?\s*[:=]?\s*(?P<code>\d{1,3})\b(?P<rest>.*)", re.IGNORECASE
 )
 _CLOCK = re.compile(r"\[ *(?P<since>\d{1,9}\.\d{3,6})\]|(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d(?:\.\d+)?)")
+_CAUSED = re.compile(r"caused by previous Xid (\d{1,3})", re.IGNORECASE)
 _DOWN = re.compile(r"link[ _-]?(?:is )?down|LINK_?DOWN|LINK_EVT|NETIR|link (?:lost|failure)", re.IGNORECASE)
 _NONFATAL = re.compile(r"non-?fatal|correctable(?<!uncorrectable)|informational", re.IGNORECASE)
 
@@ -141,6 +142,8 @@ def xid_of(line: Line) -> Xid | None:
         return None
     code, rest = int(match["code"]), match["rest"]
     meaning = XIDS.get(code, _UNKNOWN)
+    if code == 45 and (cause := _CAUSED.search(rest)):  # the line of the cause itself may be lost
+        meaning = XIDS.get(int(cause[1]), _UNKNOWN)
     if 144 <= code <= 150 and _NONFATAL.search(rest):
         meaning = _MENDED
     device = (match["device"] or "").removeprefix("PCI:")

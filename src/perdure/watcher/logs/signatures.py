@@ -38,9 +38,11 @@ __all__ = [
     "match_of",
     "table",
     "without_advice",
+    "without_zeros",
 ]
 
-_SENTENCE = re.compile(r"(?<=[a-z)][.!?]) +(?=[A-Z])")
+_SENTENCE = re.compile(r"(?<=[\w)\]'\"`][.!?]) +(?=[A-Z])|(?<=\)) +(?=If )")
+_CLAUSE = re.compile(r"[,;] +(?:(?:and|so|but) )?$| - $")
 
 CERTAIN = 4.0
 SPECIFIC = 3.0
@@ -170,8 +172,35 @@ def without_advice(text: str) -> str:
 
     >>> without_advice("ValueError: too long. Please try a shorter one. Stopped.")
     'ValueError: too long. Stopped.'
+    >>> without_advice("the file is broken, please check your disk")
+    'the file is broken'
     """
-    return " ".join(each for each in _SENTENCE.split(text) if not _advice().search(each))
+    return " ".join(filter(None, map(_said, _SENTENCE.split(text))))
+
+
+def _said(sentence: str) -> str:
+    """A sentence up to the clause in which it begins to advise."""
+    match = _advice().search(sentence)
+    if match is None:
+        return sentence
+    clause = _CLAUSE.search(sentence, 0, match.start())
+    return sentence[: clause.start()] if clause else ""
+
+
+@functools.cache
+def _zeros() -> re.Pattern[str]:
+    from perdure.watcher.logs.decoys import ZEROS
+
+    return re.compile("|".join(f"(?:{each})" for each in ZEROS), re.IGNORECASE)
+
+
+def without_zeros(text: str) -> str:
+    """``text`` without the counters that say that nothing happened.
+
+    >>> without_zeros("grad norm: nan | number of nan iterations: 0")
+    'grad norm: nan | '
+    """
+    return _zeros().sub("", text)
 
 
 def match_of(text: str) -> Signature | None:
@@ -184,5 +213,5 @@ def match_of(text: str) -> Signature | None:
     """
     if is_decoy(text):
         return None
-    number = _finder().first(without_advice(text))
+    number = _finder().first(without_advice(without_zeros(text)))
     return None if number is None else _signatures()[number]

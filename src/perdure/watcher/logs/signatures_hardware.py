@@ -85,8 +85,9 @@ CERTAIN_ROWS: list[Row] = [
         "the hardware or the kernel of a machine fails",
         r"kernel panic|not syncing|(?:soft|hard) ?lock-?up|watchdog: BUG|unable to handle (?:kernel"
         r"|page fault)|\bOops: \d|general protection fault.*(?:\[#|kernel|SMP)"
-        r"|kernel BUG at|machine check (?:exception|error)|\bmce:.*(?:hardware error|machine check|uncorrect"
-        r"|cpu \d+: bank)|\[hardware error\]"
+        r"|kernel BUG at|machine check (?:exception|error)"
+        r"|\bmce:(?!.*(?:events logged|\bcorrected|correctable|CECC)).*(?:hardware error|machine check|uncorrect"
+        r"|cpu \d+: bank)|\[hardware error\](?!.*(?:events logged|\bcorrected|CECC))"
         r"|EDAC \S+ ?\d?: \d* ?UE|uncorrect(?:ed|able) (?:hardware )?memory error|memory failure: 0x"
         r"|rcu\w*:? .*(?:self-)?detected (?:expedited )?stalls?"
         r"|CATERR|\bIERR\b|processor .*(?:internal error|thermal trip)|power (?:supply|unit).*(?:fail|lost"
@@ -136,6 +137,11 @@ CERTAIN_ROWS: list[Row] = [
 ]
 
 ROWS: list[Row] = [
+    (
+        Label.NVLINK,
+        "the fabric of NVLinks does not take the multicast that NCCL sets up",
+        r"NVLink SHARP .*(?:fail|error)|fail\w* to \w+ NVLink|nvls\.cc:\d+ NCCL WARN Cuda failure",
+    ),
     (
         Label.NIC_LINK,
         "a network link fails",
@@ -220,7 +226,8 @@ WEAK_ROWS: list[Row] = [
     (
         Label.HOST,
         "a machine reports memory errors that it has mended",
-        r"EDAC \S+ ?\d?: \d* ?CE|corrected (?:hardware )?(?:memory )?error|correctable memory error",
+        r"EDAC \S+ ?\d?: \d* ?CE|machine check events logged|\[hardware error\].*\bcorrected|\bCECC\b"
+        r"|corrected (?:hardware )?(?:memory )?error|correctable memory error",
         _NODE,
         _WARN,
     ),

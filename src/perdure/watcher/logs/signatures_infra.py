@@ -32,7 +32,7 @@ ROWS: list[Row] = [
     (
         Label.SHM,
         "shared memory is too small",
-        r"insufficient shared memory|(?:out of|not enough|running out of|lack of) shared memory"
+        r"insufficient shared memory|killed by signal: bus\b|(?:out of|not enough|running out of|lack of) shared memory"
         r"|bus error.*(?:shm|shared|worker)|(?:worker|dataloader).*bus error|(?:/dev/shm|shared memory"
         r"|shm_open|shm\b|torch_\d+_\d+).*(?:no space|cannot allocate|too small|fail\w*|unable"
         r"|resource temporarily|exhaust)|(?:no space|no room|unable|cannot|failed|error).*(?:/dev/shm"
@@ -80,6 +80,7 @@ ROWS: list[Row] = [
         Label.DRIVER,
         "the driver of a machine is broken, or another one than its libraries",
         r"driver/library version mismatch|couldn't communicate with the NVIDIA driver|API mismatch: the client"
+        r"|this kernel module has the version|make sure that this kernel module and all NVIDIA"
         r"|NVRM: .*(?:API mismatch|failed to (?:load|register)|No NVIDIA)|modprobe:? .*nvidia"
         r"|driver not loaded|nvml.*(?:not loaded|Driver Not Loaded|Unknown Error)|failed to initialize nvml"
         r"|nvidia-persistenced.*fail|ROCk module is not loaded|(?:fabric ?manager|nvidia-fabricmanager"
@@ -125,7 +126,8 @@ ROWS: list[Row] = [
     (
         Label.NET_CONFIG,
         "the network is configured wrongly",
-        r"no socket interface found|no (?:usable|suitable|matching|valid) (?:network |socket |ib "
+        r"no socket interface found|is neither AF_INET|socket creation failed"
+        r"|no (?:usable|suitable|matching|valid) (?:network |socket |ib "
         r"|rdma )?(?:interface|device|nic|adapter|hca)|no interface (?:found|match)|no device found.*(?:NCCL_"
         r"|IB_HCA)|unable to find (?:address|interface) for|unable to resolve hostname"
         r"|could not resolve (?:host|master)|unsupported gloo device|makeDeviceFor(?:Hostname|Interface)"
@@ -163,9 +165,11 @@ ROWS: list[Row] = [
         r"|did not) .*(?:join|connect|register|arriv)|RegisterTask.*(?:fail|deadline|timed)"
         r"|jax\.distributed.*(?:connect|timeout|timed|fail)|DEADLINE_EXCEEDED.*(?:connect|coordinat|register"
         r"|initializ)|Failed to connect to (?:coordinator|master|head|rendezvous|MASTER_ADDR)"
-        r"|failed to (?:bind|listen)|cannot bind|init_process_group.*(?:timed|fail|time-out)|duplicate (?:node"
+        r"|failed to (?:bind(?! NVLink)|listen)|cannot bind|init_process_group.*(?:timed|fail|time-out)"
+        r"|duplicate (?:node"
         r"|rank).*(?:rendezvous|join)|gcs.*(?:timed out|failed to connect)|world size .*not reached"
-        r"|min_?nodes.*not",
+        r"|min_?nodes.*not|(?:cluster|task)s? .{0,20}registration failed|wait_for_all_tasks_to_register"
+        r"|CoordinationService/RegisterTask",
     ),
     (
         Label.STORAGE,

@@ -41,10 +41,11 @@ FIRST_ROWS: list[Row] = [
     (
         Label.GPU_OOM,
         "the memory of a GPU is too small for the program",
-        r"CUDA out of memory|(?:HIP|XPU|MPS|NPU|TPU|GPU|device|hbm)\S* (?:backend )?(?:is "
+        r"CUDA out of memory|\btried to allocate [\d.]+ [KMGT]i?B\b"
+        r"|(?:HIP|XPU|MPS|NPU|TPU|GPU|device|hbm)\S* (?:backend )?(?:is "
         r"|has )?(?:run )?out of memory|cuda\.OutOfMemoryError|torch\.OutOfMemoryError"
         r"|CUDA_ERROR_OUT_OF_MEMORY|cudaErrorMemoryAllocation|hipErrorOutOfMemory|CUDA error: out of memory"
-        r"|CUDA failure.*out of memory|RESOURCE_EXHAUSTED|Resource exhausted: OOM|OOM when allocating"
+        r"|CUDA failure.*out of memory|RESOURCE_EXHAUSTED|Resource exhausted:|OOM when allocating"
         r"|CUBLAS_STATUS_ALLOC_FAILED|CUDNN_STATUS_ALLOC_FAILED|cudaMalloc\w* failed"
         r"|ran out of memory in memory space hbm|Exceeded hbm capacity|failed to allocate .*(?:device|gpu|hbm"
         r"|bytes on)|No available memory for the cache blocks|CUDA memory.*exceed|allocat\w+ .*(?:GiB"
@@ -116,8 +117,7 @@ ROWS: list[Row] = [
     (
         Label.LIB_BUG,
         "a communication library fails, and no machine stands out",
-        r"ncclInternalError|internal (?:check failed|error).*(?:nccl|rccl)|(?:NCCL"
-        r"|RCCL) (?:WARN )?.*internal error|bug in (?:nccl|rccl|the driver)|deadlock in (?:nccl|rccl)|(?:all"
+        r"bug in (?:nccl|rccl|the driver)|deadlock in (?:nccl|rccl)|(?:all"
         r"|every|\d+/\d+) (?:\d+ )?(?:ranks?|workers|gpus|processes)\b.{0,80}\b(?:stop\w*|hang|hung|stuck"
         r"|stand|stall\w*|froze\w*)\b.{0,60}(?:same|together|at once|equal|nccl kernel|within \d|of each other"
         r"|simultaneous)|100 ?% .{0,30}all ranks.{0,60}no Xid|no (?:odd|single|one) rank",
@@ -171,6 +171,18 @@ HINT_ROWS: list[Row] = [
         r"|8)\)?\b|return ?code\W*=? ?(?:-11|139|-4|-8)\b|core dumped|terminate called|SIGSYS|SIGTRAP",
         _USER,
         _STOP,
+    ),
+    (
+        Label.NET_CONFIG,
+        "a rank could not be reached over the interface that was chosen",
+        r"socket(?:Start|Poll|Try)Connect: Connect to|Net : Connect to \S+ .*failed|Call to connect .*failed",
+    ),
+    (
+        Label.LIB_BUG,
+        "a communication library fails, and no machine stands out",
+        r"ncclInternalError|internal (?:check failed|error).*(?:nccl|rccl)|(?:NCCL|RCCL) (?:WARN )?.*internal error",
+        Owner.INFRA,
+        _RESTART,
     ),
     (
         Label.UNKNOWN,

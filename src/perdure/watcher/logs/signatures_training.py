@@ -99,6 +99,11 @@ ROWS: list[Row] = [
     ),
     (
         Label.USER_CODE,
+        "the program reads text without saying how it is encoded",
+        r"'(?:charmap|ascii|gbk|latin-1|cp\d+)' codec can't (?:de|en)code",
+    ),
+    (
+        Label.USER_CODE,
         "a sample of the data cannot be read",
         r"UnidentifiedImageError|image file is truncated|JSONDecodeError|UnicodeDecodeError"
         r"|Parquet magic bytes|ArrowInvalid|tarfile\.\w*Error|DatasetGenerationError|CastError|(?:sample"
