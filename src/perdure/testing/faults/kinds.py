@@ -190,7 +190,7 @@ FAULTS: tuple[Kind, ...] = (
     _desync("odd-collective", "a rank calls another operation, or with another shape (of which gloo aborts a rank)"),
     _slow("slow-rank", "the own work of a rank takes 25 to 60 % longer", Whom.RANK, Label.STRAGGLER, shapes=_THREE),
     _slow("slow-node", "so does that of all ranks of a node", Whom.NODE, Label.STRAGGLER, shapes=((2, 2),)),
-    _slow("slow-job", "so does that of all ranks", Whom.NOBODY, Label.UNKNOWN),
+    _slow("slow-job", "so does that of all ranks, after 40 s", Whom.NOBODY, Label.UNKNOWN, calm_s=(38.0, 42.0)),
     _slow(
         "neighbour", "a process that is not of the job takes the processor of a node", Whom.NODE, Label.CONTENTION,
         how=How.OUTSIDE, shapes=_PAIRS, pinned=True, plan={"work": "cpu"}, calm_s=(5.0, 7.0),

@@ -246,7 +246,7 @@ def _calm(case: Case, watcher: Watcher, job: Job, on: _Struck, told: list[tuple[
 
 def _answer(case: Case, watcher: Watcher, job: Job, on: _Struck, told: list[tuple[float, Told]]) -> None:
     healthy = case.kind.family is Family.HEALTHY
-    end_s = time.monotonic() + (case.kind.within_s if healthy else _START_S)
+    end_s = time.monotonic() + (case.kind.within_s if healthy else _START_S + 2 * case.calm_s)
     over = False
     while time.monotonic() < end_s:
         on.go_on()
