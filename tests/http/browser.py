@@ -126,10 +126,21 @@ class Browser:
 
     def key(self, name: str) -> None:
         """Press a key."""
-        code = {"Tab": 9, "Enter": 13, "Escape": 27}[name]
+        code = {"Tab": 9, "Enter": 13, "Escape": 27, "ArrowLeft": 37, "ArrowUp": 38, "ArrowRight": 39, "ArrowDown": 40}[
+            name
+        ]
         text = {"text": "\r"} if name == "Enter" else {}
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=name, code=name, windowsVirtualKeyCode=code, **text)
+
+    def point(self, selector: str, x: float, y: float) -> None:
+        """Move the mouse over the element, to ``x`` and ``y`` as shares of its size."""
+        find = f"document.querySelector({json.dumps(selector)})"
+        at = self.js(
+            f"(() => {{ const e = {find}; e.scrollIntoView({{block: 'center'}}); const r = e.getBoundingClientRect(); "
+            f"return [r.x + r.width * {x}, r.y + r.height * {y}]; }})()"
+        )
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=at[0], y=at[1])
 
     def dark(self, on: bool) -> None:
         """Let the page be shown to somebody who likes it dark."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
+import re
 from pathlib import Path
 
 from perdure.errors import CallError
@@ -27,6 +29,13 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("--job", metavar="JOB", help="only this job")
     parser.add_argument("--controller", metavar="HOST[:PORT]", help="where its controller is, if on another machine")
     parser.add_argument("--token-file", metavar="FILE", help="that job's token (else PERDURE_TOKEN)")
+    parser.add_argument(
+        "--watch",
+        action="append",
+        default=[],
+        metavar="PATH",
+        help="show this, too: a folder of perdure watch --record, or a file of --json; may be given again",
+    )
     parser.add_argument(
         "--console-token-file",
         metavar="FILE",
@@ -55,13 +64,37 @@ def main(args: argparse.Namespace) -> int:
             f"{args.host} can be reached by others than this machine: give the console a token of your own with "
             "--console-token-file or PERDURE_CONSOLE_TOKEN (for example what openssl rand -hex 32 prints)"
         )
+    given = _given_records(args.watch)
     only: list[Asker] | None = [chosen(args)] if args.job or args.controller else None
     return serve(
         (lambda: only) if only is not None else (lambda: askers_in(home)),
         token=token or kept_token(home / "console.token"),
         host=args.host,
         port=args.port,
+        records=lambda: _records_in(home, args.job) | given,
     )
+
+
+def _given_records(paths: list[str]) -> dict[str, Path]:
+    """What was named to be shown, by a name of its own."""
+    given: dict[str, Path] = {}
+    for word in paths:
+        path = Path(word).resolve()
+        if not path.exists():
+            raise CallError(f"there is no {word}; perdure watch --record {word} -- COMMAND makes it")
+        stem = re.sub(r"[^A-Za-z0-9._-]", "-", path.stem if path.is_file() else path.name) or "watch"
+        names = (stem if n == 1 else f"{stem}-{n}" for n in itertools.count(1))
+        given[next(name for name in names if name not in given)] = path
+    return given
+
+
+def _records_in(home: Path, only: str | None) -> dict[str, Path]:
+    """What watchers keep in the folders of the jobs of this machine, or of one of them."""
+    from perdure.http.watched import is_record
+    from perdure.supervisor.folder import jobs_in
+
+    names = jobs_in(home) if only is None else [only]
+    return {name: home / name for name in names if is_record(home / name)}
 
 
 def _given_token(args: argparse.Namespace) -> str | None:

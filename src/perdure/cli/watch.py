@@ -36,6 +36,8 @@ def spelled_out(words: Sequence[str]) -> list[str]:
 
     >>> spelled_out(["watch", "--", "torchrun", "train.py"])
     ['watch', 'run', '--', 'torchrun', 'train.py']
+    >>> spelled_out(["watch", "--live", "--", "torchrun", "train.py"])
+    ['watch', 'run', '--live', '--', 'torchrun', 'train.py']
     >>> spelled_out(["watch", "--json", "out", "--logs=here"])
     ['watch', 'logs', '--json', 'out', '--logs=here']
     """
@@ -54,4 +56,4 @@ def spelled_out(words: Sequence[str]) -> list[str]:
         return list(words)
     if words[1] == "--":
         return ["watch", "run", *words[1:]]
-    return ["watch", *chosen[:1], *words[1:]]
+    return ["watch", *(chosen or ["run"] * (at < len(words)))[:1], *words[1:]]

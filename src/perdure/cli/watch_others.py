@@ -7,20 +7,21 @@ from __future__ import annotations
 import argparse
 import resource
 import signal
-import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import FrameType
-from typing import IO, TYPE_CHECKING
+from typing import TYPE_CHECKING
 
+from perdure.cli.watch_outlets import Outlets, add_outlet_flags
 from perdure.errors import CallError
 
 if TYPE_CHECKING:
     from perdure.watcher.evidence import Verdict
     from perdure.watcher.job_watch import JobWatch
     from perdure.watcher.log_follow import LogFollow
+    from perdure.watcher.samples import NodeLook
     from perdure.watcher.scraping import Exporters
 
 __all__ = ["add_options", "watch"]
@@ -34,7 +35,7 @@ _READ_AGAIN_BYTES = 64 << 20
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """What both commands take."""
-    parser.add_argument("--json", metavar="FILE", help="write each verdict to FILE, too, as a line of JSON")
+    add_outlet_flags(parser)
     parser.add_argument("--once", action="store_true", help="look at what there is now, tell, and end")
     parser.add_argument("--every", type=float, default=15.0, metavar="S", help="seconds between two scrapes (15)")
     parser.add_argument(
@@ -53,22 +54,23 @@ class _Interrupted(Exception):
 
 
 class _Telling:
-    """Verdicts on stderr and, as JSON, in a file."""
+    """Verdicts, given out with the nodes that are known."""
 
-    def __init__(self, file: IO[bytes] | None) -> None:
-        self._file = file
+    def __init__(self, outlets: Outlets) -> None:
+        self._outlets = outlets
         self.incidents: dict[str, Verdict] = {}
 
-    def tell(self, verdicts: Iterable[Verdict]) -> None:
-        import msgspec
-
+    def tell(
+        self, verdicts: Iterable[Verdict], *, looks: Sequence[NodeLook], still_open: Sequence[Verdict], now_s: float
+    ) -> None:
         from perdure.watcher.log_follow import known_nodes
 
-        for said in map(known_nodes, verdicts):
-            self.incidents[said.incident] = said
-            print(f"perdure watch: {said.stage.value}: {said.sentence} [{said.incident}]", file=sys.stderr, flush=True)
-            if self._file is not None:
-                self._file.write(msgspec.json.encode(said) + b"\n")
+        told = [known_nodes(each) for each in verdicts]
+        self.incidents |= {each.incident: each for each in told}
+        self._outlets.give(told, looks=looks, still_open=[known_nodes(each) for each in still_open], now_s=now_s)
+
+    def say(self, sentence: str) -> None:
+        self._outlets.say(sentence)
 
 
 def watch(args: argparse.Namespace, *, where: str | None, urls: list[str]) -> int:
@@ -83,10 +85,8 @@ def watch(args: argparse.Namespace, *, where: str | None, urls: list[str]) -> in
     if not args.every >= 1 or not args.silent > 0 or not args.quiet > 0:
         raise CallError("--every takes 1 second or more, --silent and --quiet more than 0")
     with ExitStack() as stack:
-        try:
-            file = None if args.json is None else stack.enter_context(open(args.json, "ab", buffering=0))
-        except OSError as error:
-            raise CallError(f"cannot write {args.json}: {error.strerror}") from error
+        name = Path(where).resolve().stem if where is not None else "metrics"
+        outlets = stack.enter_context(Outlets.of(args, job=name))
         follow = exporters = None
         pulse = LogPulse(floor_s=args.silent)
         if where is not None:
@@ -99,7 +99,7 @@ def watch(args: argparse.Namespace, *, where: str | None, urls: list[str]) -> in
         job = JobWatch(
             more=(*((pulse,) if follow is not None else ()), *((exporters,) if exporters is not None else ()))
         )
-        telling = _Telling(file)
+        telling = _Telling(outlets)
         run = _Run(job, follow, exporters, telling)
         began_s = time.monotonic()
         before = _on_signals()
@@ -111,6 +111,7 @@ def watch(args: argparse.Namespace, *, where: str | None, urls: list[str]) -> in
             interrupted = False
         finally:
             _restore(before)
+        outlets.close()
         print(run.summary(time.monotonic() - began_s))
         if follow is not None and not interrupted:
             _diagnose(follow)
@@ -134,7 +135,8 @@ class _Run:
             for rank, node in self._exporters.ranks.items() if self._exporters is not None else ():
                 self._follow.node_is(rank, node)
             looks += self._follow.look(now_s)
-        self._telling.tell(self._job.feed(looks, now_s=now_s))
+        told = self._job.feed(looks, now_s=now_s)
+        self._telling.tell(told, looks=looks, still_open=self._job.open, now_s=now_s)
 
     def once(self) -> None:
         """Look until all that there is has been read."""
@@ -149,7 +151,7 @@ class _Run:
         if self._follow is not None:
             self.look()
             what = f"{_some(len(self._follow.files), 'log')} of {_some(len(self._follow.ranks), 'rank')}"
-            print(f"perdure watch: follows {what}", file=sys.stderr, flush=True)
+            self._telling.say(f"follows {what}")
         ended = None if self._follow is None else _Ended(self._follow, quiet_s)
         due_s = time.monotonic()
         while True:
@@ -187,11 +189,11 @@ class _Run:
         problems = exporters.problems
         for url in [url for url, failing in self._said.items() if failing and url not in problems]:
             self._said[url] = False
-            print(f"perdure watch: {url} answers again", file=sys.stderr)
+            self._telling.say(f"{url} answers again")
         for url, problem in problems.items():
             if not self._said.get(url):
                 self._said[url] = True
-                print(f"perdure watch: {url} does not answer: {problem}", file=sys.stderr)
+                self._telling.say(f"{url} does not answer: {problem}")
 
 
 class _Ended:

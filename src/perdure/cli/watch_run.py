@@ -15,6 +15,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
 
+from perdure.cli.watch_outlets import SECRETS, Outlets, add_outlet_flags
+from perdure.cli.watch_tee import Tee, start
 from perdure.errors import CallError
 
 __all__ = ["add_parser", "main"]
@@ -31,20 +33,17 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "node, and tell on stderr what is wrong, with whom, and what to do. Nothing is done about it. Exits with the "
         "command's exit code.",
     )
-    parser.add_argument("--json", metavar="FILE", help="write each verdict to FILE, too, as a line of JSON")
     parser.add_argument("--every", type=float, default=0.5, metavar="S", help="seconds between two looks (0.5)")
     parser.add_argument(
         "--phase-deadline", default="", metavar="NAME=S,...", help="how long phases may take, as in perdure run"
     )
+    add_outlet_flags(parser)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="-- COMMAND", help="what starts the ranks")
     parser.set_defaults(func=main)
 
 
 def main(args: argparse.Namespace) -> int:
     """Run, watch, and pass the exit code on."""
-    import msgspec
-
-    from perdure.cli.watch_tee import start
     from perdure.progress import phase_deadlines
     from perdure.progress.probing import probe_env
     from perdure.watcher.analyser import Settings
@@ -63,14 +62,9 @@ def main(args: argparse.Namespace) -> int:
         added = probe_env(folder, base=os.environ)
         if not added:
             raise CallError("PERDURE_PROBE is off here, so ranks would write no records; unset it to watch them")
-        try:
-            verdicts = None if args.json is None else stack.enter_context(open(args.json, "ab", buffering=0))
-        except OSError as error:
-            raise CallError(f"cannot write {args.json}: {error.strerror}") from error
-        try:
-            process, tee = start(command, env={**os.environ, **added}, node=socket.gethostname())
-        except OSError as error:
-            raise CallError(f"cannot start {command[0]}: {error.strerror}", command=command) from error
+        outlets = stack.enter_context(Outlets.of(args, job=_name_of(command)))
+        theirs = {key: value for key, value in os.environ.items() if key not in SECRETS}
+        process, tee = _start(command, {**theirs, **added}, outlets)
         _pass_on(process)
         node = NodeWatch(folder, node=socket.gethostname(), disks=[Path.cwd()])
         stack.callback(node.close)
@@ -86,14 +80,39 @@ def main(args: argparse.Namespace) -> int:
                     tee.finish()
                 until_s = time.monotonic() + (_SETTLE_S if process.returncode else 0.0)
             look = node.look(stacks_of=job.wants_stacks(), lines=() if tee is None else tee.lines())
-            for told in job.feed([look], now_s=time.monotonic()):
-                print(f"perdure watch: {told.stage.value}: {told.sentence} [{told.incident}]", file=sys.stderr)
-                if verdicts is not None:
-                    verdicts.write(msgspec.json.encode(told) + b"\n")
+            now_s = time.monotonic()
+            told = job.feed([look], now_s=now_s)
+            outlets.give(told, looks=[look], still_open=job.open, now_s=now_s)
         if not node.ranks:
-            print("perdure watch: no rank was seen: COMMAND started no process with RANK and torch", file=sys.stderr)
+            outlets.say("no rank was seen: COMMAND started no process with RANK and torch")
     code = process.returncode
     return 128 - code if code < 0 else code
+
+
+def _start(command: list[str], env: dict[str, str], outlets: Outlets) -> tuple[subprocess.Popen[bytes], Tee | None]:
+    """Start it; below what it prints on a terminal there may be a view."""
+    view, node = outlets.view, socket.gethostname()
+    above = [] if view is None else [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
+    pipes = {fd: os.pipe() for fd in above}
+    if above:
+        env = {"PYTHONUNBUFFERED": "1", **env}
+    try:
+        process, tee = start(command, env=env, node=node, instead={fd: end for fd, (_, end) in pipes.items()})
+    except OSError as error:
+        for read, end in pipes.values():
+            os.close(read)
+            os.close(end)
+        raise CallError(f"cannot start {command[0]}: {error.strerror}", command=command) from error
+    if view is not None:
+        for read, _ in pipes.values():
+            view.pass_on(read)
+    return process, tee
+
+
+def _name_of(command: list[str]) -> str:
+    """What a job is called that was given no name: its script, else its program."""
+    script = next((word for word in command if word.endswith(".py")), command[0])
+    return Path(script).stem or command[0]
 
 
 def _pass_on(process: subprocess.Popen[bytes]) -> None:

@@ -16,6 +16,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Final
 
 from perdure.watcher.samples import LogLine
@@ -30,15 +31,16 @@ _REST_S: Final = 1.0
 
 
 class Tee:
-    """Passes on what comes from ``source`` to ``sink``, both file descriptors; ``source`` is closed at its end.
+    """Passes on what comes from ``source`` to ``sink``, both file descriptors; ``source`` is closed at its end, and
+    so is ``sink`` if it ``owns`` it.
 
     `lines` gives what was written since it was called last: of a storm the first and the last thousand lines;
     ``dropped`` counts the others.
     """
 
-    def __init__(self, source: int, sink: int = 2, *, node: str = "") -> None:
+    def __init__(self, source: int, sink: int = 2, *, node: str = "", owns: bool = False) -> None:
         self.dropped = 0
-        self._source, self._sink, self._node = source, sink, node
+        self._source, self._sink, self._node, self._owns = source, sink, node, owns
         self._first: list[bytes] = []
         self._last: deque[bytes] = deque()
         self._partial = b""
@@ -67,6 +69,8 @@ class Tee:
         except OSError:  # nobody reads what the command says
             pass
         os.close(self._source)
+        if self._owns:
+            os.close(self._sink)
 
     def _keep(self, data: bytes) -> None:
         pieces = (self._partial + data).split(b"\n")
@@ -83,20 +87,29 @@ class Tee:
 
 
 def start(
-    command: Sequence[str], *, env: Mapping[str, str], node: str = ""
+    command: Sequence[str], *, env: Mapping[str, str], node: str = "", instead: Mapping[int, int] = MappingProxyType({})
 ) -> tuple[subprocess.Popen[bytes], Tee | None]:
-    """Start ``command``, and read its stderr unless that is a terminal. Raises ``OSError`` if it cannot be started."""
-    if os.isatty(2):
-        return subprocess.Popen(command, env=env), None
-    source, theirs = os.pipe()
-    try:
-        process = subprocess.Popen(command, env=env, stderr=theirs)
-    except OSError:
-        os.close(source)
-        raise
-    finally:
-        os.close(theirs)
-    return process, Tee(source, node=node)
+    """Start ``command``, and read its stderr unless that is a terminal.
+
+    ``instead`` maps its stdout (1) and stderr (2) to other descriptors, which are closed here: stderr is read on the
+    way there. Raises ``OSError`` if it cannot be started; then nothing is closed.
+    """
+    sink = instead.get(2, 2)
+    if os.isatty(sink):
+        process, tee = subprocess.Popen(command, env=env, stdout=instead.get(1)), None
+    else:
+        source, theirs = os.pipe()
+        try:
+            process = subprocess.Popen(command, env=env, stdout=instead.get(1), stderr=theirs)
+        except OSError:
+            os.close(source)
+            raise
+        finally:
+            os.close(theirs)
+        tee = Tee(source, sink, node=node, owns=2 in instead)
+    if 1 in instead:
+        os.close(instead[1])
+    return process, tee
 
 
 def _write(sink: int, data: bytes) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from perdure.errors import CallError, PerdureError
+from perdure.http.watched import Watches
 from perdure.supervisor.asking import Asker, Seen
 
 __all__ = ["Jobs", "Looked"]
@@ -22,10 +24,11 @@ class Looked:
 
 
 class Jobs:
-    """``askers`` tells which jobs there are now. Safe from any thread."""
+    """``askers`` tells which jobs there are now, ``records`` where watchers keep what they saw. Thread-safe."""
 
-    def __init__(self, askers: Callable[[], Iterable[Asker]]) -> None:
+    def __init__(self, askers: Callable[[], Iterable[Asker]], records: Callable[[], Mapping[str, Path]] = dict) -> None:
         self._askers = askers
+        self.watches = Watches(records)
         self._known: dict[str, tuple[Asker, threading.Lock]] = {}  # an asker remembers facts
         self._lock = threading.Lock()
 

@@ -13,6 +13,8 @@ from perdure.events.facts import seconds
 from perdure.http.jobs import Jobs, Looked
 from perdure.http.pages import Page, day, esc, respond, tag
 from perdure.http.timeline import account_bar, timeline
+from perdure.http.watch_page import section as watch_section
+from perdure.http.watched import Watched
 from perdure.supervisor.asking import Seen
 from perdure.supervisor.goodput import Account
 from perdure.supervisor.job import State
@@ -34,7 +36,7 @@ def _routes(jobs: Jobs) -> list[BaseRoute]:
 
     def one(request: Request) -> Response:
         name = request.path_params["name"]
-        return respond(request, body_of(jobs.look(name)), title=name)
+        return respond(request, body_of(jobs.look(name), watched=jobs.watches.find(name)), title=name)
 
     return [Route("/jobs", all_jobs), Route("/jobs/{name}", one)]
 
@@ -84,14 +86,15 @@ def _percent(account: Account) -> str:
     return "unknown" if account.goodput is None else f"{account.goodput:.1%}"
 
 
-def body_of(seen: Seen) -> str:
-    """All of one job."""
+def body_of(seen: Seen, *, watched: Watched | None = None) -> str:
+    """All of one job; ``watched`` is what the watcher has kept of it."""
     spans, account = live_account(seen.view)
     parts = (
         _head(seen, account),
         _section("Timeline of attempts", timeline(spans), "timeline"),
         _section("Where the time went", account_bar(account), "account"),
         _section("Ranks", _grid(seen), "ranks"),
+        _section("Watch", watch_section(watched), "watch") if watched is not None else "",
         _section("Nodes", _nodes(seen), "nodes"),
         _section("What happened, and what was done about it", _facts(seen.view.facts), "facts"),
     )

@@ -54,7 +54,7 @@ class _Text:
         for name, samples in self._samples.items():
             kind, help_text = self._heads[name]
             lines += [f"# HELP {name} {help_text}", f"# TYPE {name} {kind}", *samples]
-        return "\n".join(lines) + "\n"
+        return "".join(f"{line}\n" for line in lines)
 
 
 def _escaped(text: str) -> str:

@@ -67,7 +67,8 @@ def frame(main: str, *, title: str, pages: Sequence[Page], here: str, live: bool
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f"<title>{esc(title)} - perdure</title>"
         '<link rel="icon" href="/static/icon.svg" type="image/svg+xml">'
-        '<link rel="stylesheet" href="/static/console.css"><script src="/static/console.js" defer></script></head>'
+        '<link rel="stylesheet" href="/static/console.css"><script src="/static/console.js" defer></script>'
+        '<script src="/static/watch.js" defer></script></head>'
         '<body><a class="skip" href="#main">Skip to the content</a>'
         f'<header class="bar"><span class="brand">perdure</span><nav aria-label="Pages">{menu}</nav>'
         '<span id="fresh" role="status"></span></header>'

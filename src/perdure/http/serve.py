@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from importlib import resources
+from pathlib import Path
 from typing import Final
 from urllib.parse import parse_qs
 
@@ -19,38 +20,47 @@ from starlette.routing import BaseRoute, Route
 
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import CallError, PerdureError
-from perdure.http import jobs_page
+from perdure.http import jobs_page, watch_page
 from perdure.http.access import Access, Keeper, kept_token, port_of
 from perdure.http.api import answer, api_routes, error_answer, status_of
 from perdure.http.jobs import Jobs
 from perdure.http.metrics import CONTENT_TYPE, metrics_of
 from perdure.http.pages import Page, esc, frame, respond, tag
+from perdure.http.watch_api import watch_routes
 from perdure.supervisor.asking import Asker
 
 __all__ = ["PAGES", "console", "is_loopback", "kept_token", "serve"]
 
-PAGES: Final[tuple[Page, ...]] = (jobs_page.PAGE,)
+PAGES: Final[tuple[Page, ...]] = (jobs_page.PAGE, watch_page.PAGE)
 """The pages of the console, as its menu has them: each system adds one."""
 
 _STATIC: Final = {
     "console.css": "text/css; charset=utf-8",
     "console.js": "text/javascript; charset=utf-8",
+    "watch.js": "text/javascript; charset=utf-8",
     "icon.svg": "image/svg+xml",
 }
 _MOST_LOGIN_BYTES: Final = 4096
 
 
 def console(
-    askers: Callable[[], Iterable[Asker]], *, token: str, pages: tuple[Page, ...] = PAGES, clock: Clock = SYSTEM
+    askers: Callable[[], Iterable[Asker]],
+    *,
+    token: str,
+    records: Callable[[], Mapping[str, Path]] = dict,
+    pages: tuple[Page, ...] = PAGES,
+    clock: Clock = SYSTEM,
 ) -> Starlette:
-    """The console as an ASGI application; ``askers`` tells which jobs there are, ``token`` lets in."""
-    jobs, access = Jobs(askers), Access(token)
+    """The console as an ASGI application; ``askers`` tells which jobs there are, ``records`` what is kept of a watch,
+    by name, ``token`` lets in.
+    """
+    jobs, access = Jobs(askers, records), Access(token)
 
     def home(request: Request) -> Response:
         return RedirectResponse(pages[0].path, status_code=303)
 
     def metrics(request: Request) -> Response:
-        text = metrics_of(jobs.look_at_all(), now_at=clock.wall())
+        text = metrics_of(jobs.look_at_all(), now_at=clock.wall()) + jobs.watches.metrics(clock.wall())
         return Response(text, headers={"content-type": CONTENT_TYPE})
 
     routes: list[BaseRoute] = [
@@ -58,6 +68,7 @@ def console(
         Route("/login", _login(access), methods=["GET", "POST"]),
         Route("/static/{name}", _static),
         Route("/metrics", metrics),
+        *watch_routes(jobs.watches),
         *api_routes(jobs),
         *(route for page in pages for route in page.routes(jobs)),
     ]
@@ -146,7 +157,14 @@ def is_loopback(host: str) -> bool:
     return all(ipaddress.ip_address(str(each[4][0]).partition("%")[0]).is_loopback for each in found)
 
 
-def serve(askers: Callable[[], Iterable[Asker]], *, token: str, host: str, port: int) -> int:
+def serve(
+    askers: Callable[[], Iterable[Asker]],
+    *,
+    token: str,
+    host: str,
+    port: int,
+    records: Callable[[], Mapping[str, Path]] = dict,
+) -> int:
     """Serve the console at ``host`` and ``port`` (0: a free one), and print where, until SIGINT or SIGTERM."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
@@ -155,6 +173,8 @@ def serve(askers: Callable[[], Iterable[Asker]], *, token: str, host: str, port:
         raise CallError(f"cannot listen at {host}:{port}: {error.strerror}; give another --port") from error
     shown = f"[{host}]" if ":" in host else host
     print(f"console: http://{shown}:{sock.getsockname()[1]}/login#token={token}", flush=True)
-    config = uvicorn.Config(console(askers, token=token), log_level="warning", access_log=False, lifespan="off")
+    config = uvicorn.Config(
+        console(askers, token=token, records=records), log_level="warning", access_log=False, lifespan="off"
+    )
     uvicorn.Server(config).run(sockets=[sock])
     return 0

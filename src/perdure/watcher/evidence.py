@@ -59,3 +59,5 @@ class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...] = ()
     step: int | None = None
     evidence: tuple[Evidence, ...] = ()
+    wall_s: float | None = None
+    "``at_s`` in seconds since 1970, for people; whoever tells or keeps it for them fills it in."

@@ -12,7 +12,7 @@ from perdure.watcher.evidence import Evidence, Stage, Verdict
 from perdure.watcher.labels import CLASSES
 from perdure.watcher.verdicts import ROWS, Acts, Row, judge, kind_of
 
-__all__ = ["explain"]
+__all__ = ["explain", "lives_of"]
 
 _WHEN = {
     Acts.NOW: "this is proof, so it is acted on at once",
@@ -33,6 +33,29 @@ def explain(told: Sequence[Verdict]) -> str:
     last = next((each for each in reversed(told) if each.stage is not Stage.CLEARED), told[-1])
     lines = [*_headed(last), "", "How it went", *_history(told), "", "What was found", *_found(last)]
     return "\n".join([*lines, "", "Why this verdict", *_why(last)]) + "\n"
+
+
+def lives_of(told: Sequence[Verdict]) -> list[list[Verdict]]:
+    """Return what was told, apart by incident, in the order in which they began; each the oldest first.
+
+    Records are written on by the next run, whose ids begin anew: what comes after the end of an incident, or at an
+    earlier time or stage, is another one of the same id.
+    """
+    lives: list[list[Verdict]] = []
+    newest: dict[str, list[Verdict]] = {}
+    for each in told:
+        life = newest.get(each.incident)
+        if life is None or _begins_anew(life[-1], each):
+            life = newest[each.incident] = []
+            lives.append(life)
+        life.append(each)
+    return lives
+
+
+def _begins_anew(last: Verdict, each: Verdict) -> bool:
+    back = last.stage is Stage.VERDICT and each.stage is Stage.SUSPICION
+    earlier = each.at_s < last.at_s or (each.wall_s or 0.0) < (last.wall_s or 0.0) - 60.0
+    return last.stage is Stage.CLEARED or back or earlier
 
 
 def _headed(verdict: Verdict) -> list[str]:

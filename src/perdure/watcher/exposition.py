@@ -3,20 +3,23 @@
 The page is bounded however large the job is. Up to `RANK_SERIES` ranks each has its series; beyond that each node tells
 what is least and most of its ranks, and beyond `NODE_SERIES` nodes the job does. GPUs follow the same bound: beyond it
 only those with a fault are told. Labels are ``job``, ``rank``, ``node``, ``gpu``, ``disk``, and the words of fixed
-lists; incidents are no label, for their ids never end.
+lists; incidents are no label, for their ids never end. `MetricsPage` keeps what the page of a watched job is made of.
 """
 
 from __future__ import annotations
 
 import math
+import re
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from perdure.watcher.evidence import Stage, Verdict
-from perdure.watcher.samples import GpuState, NodeSample, RankSample
+from perdure.watcher.prometheus import parse
+from perdure.watcher.samples import GpuState, NodeLook, NodeSample, RankSample
 
-__all__ = ["CONTENT_TYPE", "NODE_SERIES", "RANK_SERIES", "watch_metrics"]
+__all__ = ["CONTENT_TYPE", "NODE_SERIES", "RANK_SERIES", "MetricsPage", "joined", "watch_metrics"]
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 RANK_SERIES: Final = 256
@@ -24,6 +27,9 @@ NODE_SERIES: Final = 1024
 _MOST_VERDICTS: Final = 64
 _MOST_NAMED: Final = 16
 _LONGEST_LABEL: Final = 128
+_KNOWN_S: Final = 300.0
+_HEAD: Final = re.compile(r"# (HELP|TYPE) (perdure_watch_[a-z_]+) (.+)")
+_LABELS: Final = frozenset({"rank", "node", "gpu", "disk", "phase", "stage", "fault", "owner", "action"})
 
 _RANK: Final[Mapping[str, tuple[str, Callable[[RankSample], float | None]]]] = {
     "step": ("Completed optimizer steps.", lambda rank: rank.step),
@@ -212,3 +218,74 @@ def _number(value: float) -> str:
 def _escaped(text: str) -> str:
     cut = text[:_LONGEST_LABEL].encode(errors="replace").decode()
     return cut.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+
+
+def joined(pages: Mapping[str, str]) -> str:
+    """One page of the pages of several jobs, which were kept somewhere: by job, which is the label that they get.
+
+    What is not of a watcher is left out, so a file that somebody has changed cannot break the page.
+    """
+    heads: dict[str, dict[str, str]] = {}
+    series: dict[str, dict[str, str]] = {}
+    for job, text in pages.items():
+        for line in text.splitlines():
+            if head := _HEAD.fullmatch(line):
+                heads.setdefault(head[2], {}).setdefault(head[1], head[3])
+        for metric in parse(text).metrics:
+            if metric.name not in heads or set(heads[metric.name]) != {"HELP", "TYPE"}:
+                continue
+            if heads[metric.name]["TYPE"] not in ("gauge", "counter") or not set(metric.labels) - {"job"} <= _LABELS:
+                continue
+            labels = {**metric.labels, "job": job}
+            inside = ",".join(f'{key}="{_escaped(labels[key])}"' for key in ("job", *sorted(set(labels) - {"job"})))
+            name = f"{metric.name}{{{inside}}}"
+            series.setdefault(metric.name, {}).setdefault(name, f"{name} {_number(metric.value)}")
+    lines = []
+    for name, of in series.items():
+        lines += [f"# HELP {name} {heads[name]['HELP']}", f"# TYPE {name} {heads[name]['TYPE']}", *of.values()]
+    return "".join(f"{line}\n" for line in lines)
+
+
+class MetricsPage:
+    """The page of one job that is watched: `give` takes what is new, `text` is the page. From any thread.
+
+    A node of which nothing has come for five minutes, or that is not part of the newest attempt, is left out.
+    """
+
+    def __init__(self, *, job: str) -> None:
+        self._job = job
+        self._lock = threading.Lock()
+        self._looks: dict[str, tuple[NodeLook, float]] = {}
+        self._open: tuple[Verdict, ...] = ()
+        self._told: Counter[str] = Counter()
+        self._text: str | None = None
+
+    def give(
+        self, told: Sequence[Verdict], *, looks: Sequence[NodeLook], still_open: Sequence[Verdict], now_s: float
+    ) -> None:
+        """Take verdicts that are new or have changed, the looks they were made from, and all open incidents."""
+        with self._lock:
+            self._looks |= {each.node: (each, now_s) for each in looks}
+            attempt = max((look.attempt for look, _ in self._looks.values()), default=0)
+            self._looks = {
+                node: (look, at_s)
+                for node, (look, at_s) in self._looks.items()
+                if look.attempt == attempt and now_s - at_s <= _KNOWN_S
+            }
+            self._open = tuple(still_open)
+            self._told.update(each.label.value for each in told)
+            self._text = None
+
+    def text(self) -> str:
+        """The page as of what was given last; made once for it."""
+        with self._lock:
+            if self._text is None:
+                looks = [look for look, _ in self._looks.values()]
+                self._text = watch_metrics(
+                    job=self._job,
+                    verdicts=self._open,
+                    ranks=[sample for look in looks for sample in look.samples],
+                    nodes=[look.host for look in looks if look.host is not None],
+                    told=dict(self._told),
+                )
+            return self._text

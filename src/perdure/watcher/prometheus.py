@@ -10,6 +10,7 @@ import math
 import re
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -122,6 +123,9 @@ def scrape(url: str, *, timeout_s: float = 5.0) -> Page:
                     chunks.append(chunk)
                     length += len(chunk)
             got.append(StorageError(f"{url} gave more than {MOST_BYTES >> 20} MiB, or came too slowly", url=url))
+        except urllib.error.HTTPError as error:
+            error.close()
+            got.append(error)
         except Exception as error:  # whatever a server's answer makes the library raise
             got.append(error)
 

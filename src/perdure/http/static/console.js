@@ -24,11 +24,14 @@ function merge(now, next) {
     now.replaceWith(next.cloneNode(true));
     return;
   }
+  if (now.dataset && next.dataset && "own" in now.dataset && "own" in next.dataset) return; // a script of its own fills it
   if (now.nodeType !== Node.ELEMENT_NODE) {
     if (now.nodeValue !== next.nodeValue) now.nodeValue = next.nodeValue;
     return;
   }
-  for (const { name } of [...now.attributes]) if (!next.hasAttribute(name)) now.removeAttribute(name);
+  for (const { name } of [...now.attributes]) {
+    if (!next.hasAttribute(name) && !(name === "open" && now.nodeName === "DETAILS")) now.removeAttribute(name);
+  }
   for (const { name, value } of next.attributes) if (now.getAttribute(name) !== value) now.setAttribute(name, value);
   mergeChildren(now, next);
 }
