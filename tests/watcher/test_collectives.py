@@ -112,6 +112,15 @@ def test_gathers_may_have_different_shapes() -> None:
     assert kinds(found_in(4, picture)) == ["all-waiting"]
 
 
+def test_an_odd_call_is_named_although_its_peers_were_served_and_went_on() -> None:
+    metrics = {"op": "all_reduce", "shape": "[2] float32"}
+    picture = {rank: waiting(group("world", 4, 97, 96), group("metrics", 4, 9, 9, **metrics)) for rank in range(4)}
+    picture[1] = waiting(group("world", 4, 96, 96), group("metrics", 4, 9, 8, **{**metrics, "shape": "[7] float32"}))
+    assert [(e.kind, e.ranks) for e in found_in(4, picture)] == [("odd-call", (1,))]
+    picture[1] = waiting(group("world", 4, 96, 96), group("metrics", 4, 9, 8, **metrics))
+    assert [(e.kind, e.ranks) for e in found_in(4, picture)] == [("behind", (1,))]
+
+
 def test_in_a_group_of_two_groups_like_it_say_who_is_odd() -> None:
     picture = {rank: waiting(group(f"dp{rank // 2}", 2, 9, 8, shape="[64]")) for rank in range(6)}
     picture[3] = waiting(group("dp1", 2, 9, 8, shape="[65]"))

@@ -120,6 +120,30 @@ def test_things_that_do_not_stop_a_job_have_incidents_of_their_own() -> None:
     assert all(each.action is Action.WARN for each in told)
 
 
+def test_what_makes_a_node_slow_is_one_incident_whatever_more_is_learned() -> None:
+    incidents = Incidents(Past())
+    (first,) = feed(incidents, 0.0, found("slow-rank", 5))
+    (second,) = feed(incidents, 9.0, found("slow-node", 4, 5))
+    (third,) = feed(incidents, 12.0, found("contention", 4, 5))
+    assert [each.incident for each in (second, third)] == [first.incident] * 2
+    assert (second.ranks, third.label) == ((4, 5), Label.CONTENTION)
+    (other,) = feed(incidents, 13.0, found("slow-rank", 9))
+    assert other.incident != first.incident
+
+
+@pytest.mark.parametrize(
+    ("end", "label"), [("loss_spike_recovered", Label.SPIKE_RECOVERED), ("loss_diverged", Label.DIVERGENCE)]
+)
+def test_a_rise_of_the_loss_is_one_incident_however_it_ends(end: str, label: Label) -> None:
+    incidents = Incidents(Past())
+    (first,) = feed(incidents, 0.0, found("loss_spike"))
+    assert first.action is Action.WARN
+    assert "not known yet" in first.sentence
+    told = feed(incidents, 5.0, found(end, label=label))
+    assert all((each.incident, each.label) == (first.incident, label) for each in told)
+    assert [each.label for each in incidents.open] == [label]
+
+
 def test_a_job_that_stands_still_has_no_slow_ranks() -> None:
     incidents = Incidents(Past())
     told = feed(incidents, 0.0, found("behind", 5), found("slow-rank", 5))

@@ -84,8 +84,27 @@ def test_a_rank_whose_probe_does_not_beat_is_silent_after_three_seconds() -> Non
     assert [(e.kind, e.ranks) for e in frozen(columns, now_s)] == [("silent", (0,))]
 
 
+def test_where_ranks_wait_for_processors_a_beat_may_be_late() -> None:
+    columns, now_s = looked(4, 8, of=said(0, beat=1))
+    assert frozen(columns, now_s, starved=["a"]) == []
+    assert [e.kind for e in frozen(columns, now_s, starved=["b"])] == ["silent"]
+    columns, now_s = looked(4, 13, of=said(0, beat=1))
+    assert [e.kind for e in frozen(columns, now_s, starved=["a"])] == ["silent"]
+
+
+def test_a_pause_of_some_seconds_of_a_node_or_of_the_whole_job_is_not_told() -> None:
+    for still, whole in (((2, 3), False), (range(4), True)):
+        columns, now_s = looked(4, 5, of=lambda rank, _, still=still: {"state": "T"} if rank in still else {})
+        assert frozen(columns, now_s) == [], whole
+    # One rank a node: none of the nodes has two that stand still, the job has.
+    columns, now_s = looked(4, 9, of=lambda rank, _: {"state": "T"}, per_node=1)
+    assert [(each.kind, each.ranks) for each in frozen(columns, now_s)] == [("paused-together", (0, 1, 2, 3))]
+    columns, now_s = looked(4, 5, of=lambda rank, _: {"state": "T"} if rank else {}, per_node=1)
+    assert {each.kind for each in frozen(columns, now_s)} == {"stopped"}
+
+
 def test_all_ranks_of_a_node_that_stand_still_together_accuse_nobody() -> None:
-    columns, now_s = looked(8, 5, of=lambda rank, second: {"beat": 1} if rank in (2, 3) else {"step": 50 + second})
+    columns, now_s = looked(8, 8, of=lambda rank, second: {"beat": 1} if rank in (2, 3) else {"step": 50 + second})
     (found,) = frozen(columns, now_s)
     assert found.kind == "paused-together"
 

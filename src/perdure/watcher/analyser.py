@@ -39,6 +39,8 @@ _ACCUSED_ASKED, _PEERS_ASKED, _ALL_ASKED = 8, 4, 64
 _STACK_LASTS_S = 60.0
 _SOON = 0.6
 """Who has stood still for this share of the time after which a rank is suspected waits with it."""
+_STARVED, _STARVED_LASTS_S = 0.4, 5.0
+"""A node on which a rank waits for this share of the time for a processor is starved, and so long after."""
 _SAID_BY_STACK = frozenset({Standing.LOADING, Standing.IO, Standing.DEBUGGER})
 
 
@@ -110,6 +112,7 @@ class Analyser:
         )
         self._replicas = Replicas()
         self._heard_s: dict[str, float] = {}
+        self._starved_s: dict[str, float] = {}
         self._dead: Mask = np.zeros(len(self._columns), bool)
         self._stuck: Mask = np.zeros(len(self._columns), bool)
         self._excused_s = self._allowed_s = -np.inf
@@ -228,6 +231,8 @@ class Analyser:
             self._heard_s = dict.fromkeys(self._heard_s, now_s)
         self._heard_s.update(dict.fromkeys({each.node for each in samples}, now_s))
         self._heard_s.update(dict.fromkeys({each.node for each in nodes}, now_s))
+        short = [each.node for each in nodes if each.cpu_wait is not None and each.cpu_wait >= _STARVED]
+        self._starved_s.update(dict.fromkeys(short, now_s))
 
     def _keep(self, stacks: Sequence[Stack], now_s: float) -> None:
         for stack in stacks:
@@ -241,7 +246,8 @@ class Analyser:
         gone = columns.ended_badly | (columns.zombie & ~columns.left)
         died = bool((gone & ~self._dead).any())
         self._dead |= gone
-        found += frozen(columns, now_s)
+        starved = [node for node, at_s in self._starved_s.items() if now_s - at_s <= _STARVED_LASTS_S]
+        found += frozen(columns, now_s, starved=starved)
         found += silent_nodes(columns, self._heard_s, now_s)
         self._stuck = self._who_is_stuck(now_s)
         if not self._stuck.any() and not died and not self._dead.any():

@@ -132,6 +132,10 @@ def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     unknown = source & ~(alive | ended | left)
     source &= quiet & ~unknown
     if source.any():
+        odd = _odd_calls(columns, calls, needed, waiting | (badly & seen), now_s)
+        names = {columns.ranks[row] for row in np.flatnonzero(source).tolist()}
+        if any(each.kind == "odd-call" and names.issuperset(each.ranks) for each in odd):
+            return odd  # its peers were served by what it sent, and are past the call that it hangs in
         return _sources(columns, calls, source, waits_for_one, inside, needed, now_s)
     if unknown.any() or (missed & ~quiet).any():
         return []

@@ -2,9 +2,9 @@
 
 A job that stops does so of one cause, and all that follows (peers that fail, ranks that the launcher ends) is no
 second one: evidence of the kinds `STOPS` makes one incident. Everything else has an incident for each kind and whom it
-accuses. Evidence is either a *condition*, which a detector finds again at every look and which is gone soon after it
-is not found any more, or an *event*, which stays. From the first death of an attempt on, nothing of it fades, and
-deaths in later looks are consequences.
+accuses, but for a few kinds that are one thing (`_TOGETHER`). Evidence is either a *condition*, which a detector finds
+again at every look and which is gone soon after it is not found any more, or an *event*, which stays. From the first
+death of an attempt on, nothing of it fades, and deaths in later looks are consequences.
 
     (nothing) --evidence--> suspicion --deadline, or proof--> verdict --gone, restarted--> cleared
 
@@ -39,6 +39,12 @@ CONDITIONS = frozenset({
 })  # fmt: skip
 _REFINE = frozenset({"in-loading", "in-io", "in-debugger", "in-kernel", "gave-up"})
 """Kinds that say more of an incident, but make none."""
+_TOGETHER = {
+    **dict.fromkeys(("slow-rank", "slow-node", "contention"), "slow"),
+    **dict.fromkeys(("loss-spike", "loss-back", "divergence"), "loss"),
+}
+"""Kinds of what does not stop a job that are one incident where they are about the same node, or about nobody: a
+neighbour makes a node slow, a rise of the loss ends one way or the other."""
 _LOOSE, _LOOSE_S = "oom-kill", 4.0
 _DEATHS = frozenset({"killed", "crashed", "raised", "ended-together", "died-before", "left-early"})
 _OWN_END = frozenset({"raised", "zombie"})
@@ -279,11 +285,12 @@ class Incidents:
             if kind in _OWN_END:
                 _forget_silence(incident, each.ranks)
         else:
-            if self._stop is not None and key not in self._side and kind.startswith(("slow-", "metric-", "loss-")):
+            name = (_TOGETHER[kind], (), each.nodes, "") if kind in _TOGETHER else key
+            if self._stop is not None and name not in self._side and kind.startswith(("slow-", "metric-", "loss-")):
                 return  # of a job that stands still
-            if key not in self._side:
-                self._side[key] = self._new(now_s)
-            incident = self._side[key]
+            if name not in self._side:
+                self._side[name] = self._new(now_s)
+            incident = self._side[name]
         incident.seen.setdefault(key, each)
         incident.last_s[key] = now_s
 

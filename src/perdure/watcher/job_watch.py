@@ -13,8 +13,10 @@ from perdure.watcher.incidents import Past
 from perdure.watcher.labels import Label
 from perdure.watcher.of_lines import OfLines
 from perdure.watcher.of_loss import OfLoss
+from perdure.watcher.of_metrics import OfMetrics
 from perdure.watcher.of_nodes import OfFills, OfNodes
 from perdure.watcher.of_pace import OfPace
+from perdure.watcher.of_resume import OfResume
 from perdure.watcher.samples import NodeLook
 
 __all__ = ["JobWatch", "detectors"]
@@ -22,7 +24,7 @@ __all__ = ["JobWatch", "detectors"]
 
 def detectors() -> tuple[Detector, ...]:
     """New ones of every kind, for one `Analyser`."""
-    return OfNodes(), OfFills(), OfPace(), OfLoss(), OfLines()
+    return OfNodes(), OfFills(), OfPace(), OfLoss(), OfLines(), OfMetrics(), OfResume()
 
 
 class JobWatch:

@@ -10,7 +10,7 @@
 | ``traced`` | state t: a debugger holds it |
 | ``silent`` | its probe thread does not beat, though its process is not stopped: something holds the GIL |
 | ``in-kernel`` | state D through all of a hang |
-| ``paused-together`` | all ranks of a node, at least two, stand still at once: the machine was paused |
+| ``paused-together`` | all ranks of a node or of the job, at least two, stand still at once: a machine was paused |
 | ``node-silent`` | nothing is heard of a node, while of others there is |
 | ``ended-together`` | more than a quarter of the ranks were ended by the same signal from outside in one look |
 | ``oom-kill`` | the kernel of a node has killed for memory |
@@ -22,7 +22,7 @@ look, those that crashed or were killed come before those that raised: peers of 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import numpy as np
 
@@ -35,6 +35,10 @@ __all__ = ["SILENT_S", "STOPPED_S", "deaths", "frozen", "in_kernel", "out_of_mem
 STOPPED_S = 0.9
 """In state T over two looks that were on time."""
 SILENT_S = 3.0
+STARVED_SILENT_S = 12.0
+"""The same on a node on which ranks wait for processors: a thread that beats each second may miss some then."""
+PAUSED_S = 6.0
+"""Machines are paused for seconds when they are moved, and all is well after that."""
 NODE_SILENT_S = 12.0
 
 _OWN_MAKING = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP})
@@ -121,17 +125,22 @@ def _death(columns: Columns, row: int, now_s: float) -> Evidence:
     )
 
 
-def frozen(columns: Columns, now_s: float) -> list[Evidence]:
-    """Say who is stopped, traced or silent now. Where a whole node is at once, nobody is: it was paused."""
+def frozen(columns: Columns, now_s: float, *, starved: Collection[str] = ()) -> list[Evidence]:
+    """Say who is stopped, traced or silent now. Where a whole node or job is at once, nobody is: it was paused.
+
+    ``starved`` are nodes on which ranks wait for processors.
+    """
     alive = columns.alive(now_s)
     stopped = alive & columns.stopped & (columns.stopped_s >= STOPPED_S)
-    dumb = alive & ~columns.stopped & (_silent_s(columns) >= SILENT_S)
+    slow = np.isin(columns.node_of, [columns.nodes.index(node) for node in starved if node in columns.nodes])
+    dumb = alive & ~columns.stopped & (_silent_s(columns) >= np.where(slow, STARVED_SILENT_S, SILENT_S))
     found: list[Evidence] = []
     still = stopped | dumb
     if not still.any():
         return []
-    together = _whole_nodes(columns, still, alive)
-    if together.any():
+    # A node is looked at a moment before another one, so who has just been seen stopped stands with the rest.
+    together = still & _whole_nodes(columns, alive & (columns.stopped | dumb), alive)
+    if together.any() and (np.maximum(columns.stopped_s, _silent_s(columns))[together] >= PAUSED_S).any():
         nodes = columns.nodes_at(np.flatnonzero(together))
         found.append(
             Evidence(
@@ -159,6 +168,8 @@ def _whole_nodes(columns: Columns, still: Mask, alive: Mask) -> Mask:
     stand = np.bincount(columns.node_of[still], minlength=n)
     at_work = np.bincount(columns.node_of[alive], minlength=n)
     whole = (stand >= 2) & (stand == at_work)
+    if stand.sum() >= 2 and (still == alive).all():
+        whole = stand > 0
     together: Mask = still & whole[columns.node_of]
     return together
 

@@ -126,17 +126,18 @@ oom-kill               | infra.host_oom        | user      | warn      | node   
 # Of the training.
 divergence             | train.divergence      | user      | stop_user | nobody | now      | 80 80 | the loss rises and stays
 bad-resume             | train.bad_resume      | user      | rollback  | nobody | now      | 85 85 | the loss after a restore is not that before
-loss-spike             | train.spike_recovered | nobody    | warn      | nobody | now      | 80 80 | the loss rose and came back
+loss-back              | train.spike_recovered | nobody    | warn      | nobody | now      | 80 80 | the loss rose and came back
+loss-spike             | train.spike_recovered | nobody    | warn      | nobody | now      | 60 60 | the loss rose; whether it comes back is not known yet
 metric-lost            | train.metric_lost     | user      | warn      | nobody | now      | 80 80 | a metric is not reported any more
 # Of jobs that are watched from outside: never more than a suspicion.
 log-silent             | transient.unknown     | nobody    | warn      | rank   | deadline | 40 40 | others write on; or it has no more to say
 kernel-hang            | transient.unknown     | nobody    | warn      | nobody | deadline | 60 60 | who hangs waits, perhaps for one that does not
 exporter-silent        | hw.host               | node      | warn      | node   | deadline | 40 40 | others answer; or it has been ended
 # What is slow, or will be full.
-slow-rank              | hw.straggler          | node      | warn      | node   | now      | 85 85 | its own work takes longer than that of its peers
-slow-node              | hw.straggler          | node      | warn      | node   | now      | 85 85 | all its ranks are slower than their peers
-slow-job               | transient.unknown     | nobody    | warn      | nobody | now      | 80 80 | all are slower than they were, nobody more than others
 contention             | sw.contention         | infra     | warn      | node   | now      | 85 85 | another process takes what a rank needs
+slow-node              | hw.straggler          | node      | warn      | node   | now      | 85 85 | all its ranks are slower than their peers
+slow-rank              | hw.straggler          | node      | warn      | node   | now      | 85 85 | its own work takes longer than that of its peers
+slow-job               | transient.unknown     | nobody    | warn      | nobody | now      | 80 80 | all are slower than they were, nobody more than others
 memory-soon-full       | infra.host_oom        | user      | warn      | node   | now      | 80 80 | memory will be full soon
 disk-soon-full         | infra.disk_full       | user      | warn      | node   | now      | 80 80 | a file system will be full soon
 clock-jump             | infra.clock           | infra     | warn      | node   | now      | 90 90 | a clock has jumped
@@ -171,6 +172,7 @@ _SIDE = frozenset(
         "oom-kill",
         "divergence",
         "bad-resume",
+        "loss-back",
         "loss-spike",
         "metric-lost",
         "slow-rank",
@@ -193,7 +195,12 @@ _HARDWARE = ("hw.",)
 _ORDER = {kind: number for number, kind in enumerate(kind for row in ROWS for kind in row.kinds)}
 
 
-_SAME = {"loss-not-finite": "loss-nan", "loss-diverged": "divergence", "loss-spike-recovered": "loss-spike"}
+_SAME = {
+    "loss-not-finite": "loss-nan",
+    "loss-diverged": "divergence",
+    "loss-spike-recovered": "loss-back",
+    "cpu-contention": "contention",
+}
 _CERTAIN = 0.8
 NOTHING = "nothing"
 """Evidence of no kind that the table knows and without a label: it makes no incident by itself."""
