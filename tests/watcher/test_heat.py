@@ -9,15 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perdure.watcher.heat import Doing, Heat, HeatRecord, cells_of
-from perdure.watcher.samples import RankSample
+from perdure.watcher.samples import GroupState, RankSample
 
 
 def look(now_s: float, own_s: list[float], *, per_node: int = 2, **fields: object) -> list[RankSample]:
     step_s = max(own_s)
     return [
         RankSample(
-            rank=rank, node=f"n{rank // per_node}", at_s=now_s, state="S", phase="forward", step=int(now_s),
-            step_s=step_s, compute_s=own, wait_s=step_s - own, **fields,
+            rank=rank, node=f"n{rank // per_node}", at_s=now_s, state="S", phase="forward",
+            step_s=step_s, compute_s=own, wait_s=step_s - own, **{"step": int(now_s), **fields},
         )  # type: ignore[arg-type]
         for rank, own in enumerate(own_s)
     ]  # fmt: skip
@@ -52,6 +52,23 @@ def test_a_slow_rank_stands_out_and_the_others_do_not() -> None:
     assert found.worst[0].ratio == pytest.approx(1.2)
     assert heat.strip(2, 3) == pytest.approx([1.2] * 3, rel=0.02)
     assert (found.recent.every_s, found.recent.first_s) == (1.0, 100.0)
+
+
+def test_stages_of_a_pipeline_are_not_compared_once_that_is_known() -> None:
+    heat = Heat()
+    for second in range(30):
+        ranks = []
+        for each in look(second, [1.0, 1.0, 2.0, 2.2], step=8 * second):
+            name = f"tp{each.rank // 2}"
+            groups = (
+                GroupState(group=name, size=2, enqueued=64 * second, completed=64 * second),
+                GroupState(group="pp", size=2, enqueued=8 * second, completed=8 * second, op="send"),
+            )
+            ranks.append(msgspec.structs.replace(each, groups=groups))
+        heat.feed(ranks, now_s=float(second))
+    r = ratios(recorded(heat, 30.0))
+    assert r[2, 0] == pytest.approx(2.0, rel=0.02)
+    assert np.allclose(r[:, -1], [1.0, 1.0, 1 / 1.1, 1.1], rtol=0.02)
 
 
 def test_of_two_ranks_each_is_compared_with_the_other() -> None:

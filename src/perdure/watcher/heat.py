@@ -26,6 +26,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from perdure.watcher.equals import LEAST_STEPS, Counts, counts_of, equals
 from perdure.watcher.samples import RankSample
 
 __all__ = ["COLUMNS", "ROWS", "Doing", "Heat", "HeatMap", "HeatRecord", "HeatRow", "Now", "cells_of", "doing_of"]
@@ -38,6 +39,7 @@ _OCTAVE: Final = 48
 _SILENT_S: Final = 3.5
 _MOST_WORST: Final = 16
 _KNOWN_S: Final = 60.0
+_AGAIN_S: Final = 30.0
 
 Bytes = NDArray[np.uint8]
 Ints = NDArray[np.int64]
@@ -202,7 +204,8 @@ def _halve(heat: _Map, column: int) -> None:
 
 
 class Heat:
-    """Keeps the two maps of one job. ``peers_of`` tells which ranks do equal work: those with an equal word of it.
+    """Keeps the two maps of one job. Peers are ranks that do equal work (`perdure.watcher.equals`); until that is
+    known, those whose parameters are replicas.
 
     Costs O(ranks) a look, and at most 2 x 3 x ``rows`` x ``columns`` bytes; ``columns`` must be even.
     """
@@ -211,11 +214,10 @@ class Heat:
         self,
         *,
         job: str = "",
-        peers_of: Callable[[RankSample], str] = lambda sample: sample.replicas,
         rows: int = ROWS,
         columns: int = COLUMNS,
     ) -> None:
-        self.job, self._peers_of, self._most_rows = job, peers_of, rows
+        self.job, self._most_rows = job, rows
         self._recent, self._whole = _Map(1.0, columns), _Map(1.0, columns)
         self._began_s: float | None = None
         self._rank_at: dict[int, int] = {}
@@ -223,6 +225,10 @@ class Heat:
         self._where: dict[int, str] = {}
         self._block = 0
         "Nodes in a row; 0 while rows are ranks."
+        self._newest: dict[int, RankSample] = {}
+        self._before: Counts = {}
+        self._class_of: dict[int, int] | None = None
+        self._again_s = -math.inf
         self.now: dict[int, Now] = {}
         "Each rank as it was last; those that are not seen any more are left out after a while."
 
@@ -233,6 +239,7 @@ class Heat:
         if self._began_s is None:
             self._began_s = now_s
         doing = [doing_of(each) for each in samples]
+        self._compare(samples, now_s)
         ratio, waits = self._numbers(samples, doing)
         for each, what, own, wait in zip(samples, doing, ratio.tolist(), waits.tolist(), strict=True):
             self._where[each.rank] = each.node
@@ -242,6 +249,7 @@ class Heat:
             )  # fmt: skip
         for rank in [rank for rank, now in self.now.items() if now_s - now.at_s > _KNOWN_S]:
             del self.now[rank]
+            self._newest.pop(rank, None)
         self._make_rows(samples)
         at = self._rows_of(samples)
         seen = np.zeros((3, self._n_rows()), np.uint8)
@@ -253,6 +261,20 @@ class Heat:
         self._recent.put(seen, now_s - self._began_s, _forget)
         self._whole.put(seen, now_s - self._began_s, _halve)
 
+    def _compare(self, samples: Sequence[RankSample], now_s: float) -> None:
+        """Find out again who does equal work, now and then."""
+        self._newest.update((each.rank, each) for each in samples)
+        if now_s < self._again_s:
+            return
+        alive = [each for each in self._newest.values() if not each.ended and each.step is not None]
+        done = [(each.step or 0) - self._before[each.rank][0] for each in alive if each.rank in self._before]
+        if not done or min(done) < 0:
+            self._before = counts_of(alive)
+        elif min(done) >= LEAST_STEPS:
+            found = equals(self._before, alive)
+            self._class_of = {rank: number for number, ranks in enumerate(found) for rank in ranks}
+            self._before, self._again_s = {}, now_s + _AGAIN_S
+
     def _numbers(self, samples: Sequence[RankSample], doing: Sequence[Doing]) -> tuple[Floats, Floats]:
         """Ratios and waiting shares, NaN where they are not known."""
         own = np.array([_positive(each.compute_s) for each in samples], np.float64)
@@ -260,9 +282,12 @@ class Heat:
         wait = np.array([math.nan if each.wait_s is None else each.wait_s for each in samples], np.float64)
         own[[i for i, what in enumerate(doing) if what in (Doing.GONE, Doing.FINISHED, Doing.STARTS)]] = math.nan
         ratio = np.full(len(samples), math.nan)
-        groups: dict[str, list[int]] = {}
+        groups: dict[int | str, list[int]] = {}
         for i, each in enumerate(samples):
-            groups.setdefault(self._peers_of(each), []).append(i)
+            if self._class_of is None:
+                groups.setdefault(each.replicas, []).append(i)
+            elif each.rank in self._class_of:
+                groups.setdefault(self._class_of[each.rank], []).append(i)
         for members in groups.values():
             some = np.array(members)
             some = some[np.isfinite(own[some])]
