@@ -202,6 +202,8 @@ _SAME = {
     "cpu-contention": "contention",
 }
 _CERTAIN = 0.8
+_OF_SEVERAL = frozenset({Label.DESYNC})
+"""Lines with these are of a rank that fell because calls differ, and do not say whose was wrong."""
 NOTHING = "nothing"
 """Evidence of no kind that the table knows and without a label: it makes no incident by itself."""
 
@@ -281,7 +283,7 @@ def _ruled(row: Row, used: tuple[Evidence, ...], evidence: tuple[Evidence, ...])
             action = Action.WARN
     ranks, nodes = first.ranks or last.ranks, first.nodes or last.nodes
     names = Names.NODE if owner is Owner.NODE and row.names is Names.RANK and row.label is None else row.names
-    if names is Names.NOBODY or (owner is Owner.NOBODY and row.label is None):
+    if names is Names.NOBODY or (row.label is None and (owner is Owner.NOBODY or label in _OF_SEVERAL)):
         ranks, nodes = (), ()
     elif names is Names.RANK:
         nodes = ()
