@@ -138,6 +138,7 @@ def test_a_rise_of_the_loss_is_one_incident_however_it_ends(end: str, label: Lab
     incidents = Incidents(Past())
     (first,) = feed(incidents, 0.0, found("loss_spike"))
     assert first.action is Action.WARN
+    assert (first.stage, first.label) == (Stage.SUSPICION, Label.DIVERGENCE)
     assert "not known yet" in first.sentence
     told = feed(incidents, 5.0, found(end, label=label))
     assert all((each.incident, each.label) == (first.incident, label) for each in told)

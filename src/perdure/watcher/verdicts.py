@@ -127,7 +127,7 @@ oom-kill               | infra.host_oom        | user      | warn      | node   
 divergence             | train.divergence      | user      | stop_user | nobody | now      | 80 80 | the loss rises and stays
 bad-resume             | train.bad_resume      | user      | rollback  | nobody | now      | 85 85 | the loss after a restore is not that before
 loss-back              | train.spike_recovered | nobody    | warn      | nobody | now      | 80 80 | the loss rose and came back
-loss-spike             | train.spike_recovered | nobody    | warn      | nobody | now      | 60 60 | the loss rose; whether it comes back is not known yet
+loss-spike             | train.divergence      | user      | warn      | nobody | deadline | 30 30 | the loss rose; whether it comes back is not known yet
 metric-lost            | train.metric_lost     | user      | warn      | nobody | now      | 80 80 | a metric is not reported any more
 # Of jobs that are watched from outside: never more than a suspicion.
 log-silent             | transient.unknown     | nobody    | warn      | rank   | deadline | 40 40 | others write on; or it has no more to say
