@@ -14,10 +14,13 @@ import time
 from contextlib import ExitStack
 from pathlib import Path
 from types import FrameType
+from typing import TYPE_CHECKING
 
 from perdure.cli.watch_outlets import SECRETS, Outlets, add_outlet_flags
-from perdure.cli.watch_tee import Tee, start
 from perdure.errors import CallError
+
+if TYPE_CHECKING:
+    from perdure.cli.watch_tee import Tee
 
 __all__ = ["add_parser", "main"]
 
@@ -91,6 +94,8 @@ def main(args: argparse.Namespace) -> int:
 
 def _start(command: list[str], env: dict[str, str], outlets: Outlets) -> tuple[subprocess.Popen[bytes], Tee | None]:
     """Start it; below what it prints on a terminal there may be a view."""
+    from perdure.cli.watch_tee import start
+
     view, node = outlets.view, socket.gethostname()
     above = [] if view is None else [stream.fileno() for stream in (sys.stdout, sys.stderr) if stream.isatty()]
     pipes = {fd: os.pipe() for fd in above}
