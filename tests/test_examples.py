@@ -121,7 +121,9 @@ def test_the_gpt_example_goes_on_where_it_stopped(tmp_path: Path) -> None:
     [
         ("02_plain_loop.py", 20, "step 12 ", "torch"),
         ("03_torch_dcp.py", 8, "step 5 ", "torch.distributed.checkpoint"),
-        ("09_stateful_loader.py", 16, "step 14 ", "torchdata.stateful_dataloader"),
+        pytest.param(
+            *("09_stateful_loader.py", 16, "step 14 ", "torchdata.stateful_dataloader"), marks=pytest.mark.slow
+        ),
         ("05_hf_trainer.py", 6, "'epoch': '0.8333'", "transformers.trainer"),
     ],
 )

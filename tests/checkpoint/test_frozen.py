@@ -170,6 +170,7 @@ def test_a_peer_that_is_stopped_while_it_sends_is_given_up_by_name_and_serves_ot
         again.close()
 
 
+@pytest.mark.slow
 def test_a_slow_link_is_no_stopped_peer() -> None:
     """All of it takes longer than a peer may be silent; but bytes come all the while."""
     relay, silent_s = Relay(), 3.0

@@ -30,7 +30,9 @@ def references(tmp_path_factory: pytest.TempPathFactory, forker: Forker) -> Refe
     return References(tmp_path_factory.mktemp("references"), forker)
 
 
-@pytest.mark.parametrize("case", DOZEN, ids=str)
+@pytest.mark.parametrize(
+    "case", [pytest.param(case, marks=[pytest.mark.slow] * (number % 2)) for number, case in enumerate(DOZEN)], ids=str
+)
 def test_what_happens_to_nodes_is_recovered_bit_for_bit(place: Place, references: References, case: Case) -> None:
     play(case, place, references)
 

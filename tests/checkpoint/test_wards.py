@@ -170,7 +170,8 @@ def test_every_copy_but_the_first_goes_to_memory_that_is_there() -> None:
         index, view = sealed(step)
         partner.give(deposit(step, [(index, view)]), [view])
         give_up = time.monotonic() + 20
-        while not partner.wards._spare and time.monotonic() < give_up:
+        while step == 3 and not partner.wards._spare:  # beside its answer, so the next copy may come before it is there
+            assert time.monotonic() < give_up
             time.sleep(0.001)
     assert len(made) == 2
     partner.server.close()

@@ -184,6 +184,7 @@ def test_nothing_is_said_of_a_job_that_is_well_and_its_records_are_gone_in_the_e
     assert [fact.text for fact in job.facts(Notice)] == []
 
 
+@pytest.mark.slow
 def test_a_controller_that_is_killed_is_followed_by_one_that_watches(tmp_path: Path, runs: list[Run]) -> None:
     job = start(runs, tmp_path, "--nproc", "2", "--phase-deadline", "step=3")
     pid = int(job.said("pid-0-1"))
@@ -201,6 +202,7 @@ def test_a_controller_that_is_killed_is_followed_by_one_that_watches(tmp_path: P
     assert [fact.ranks for fact in job.verdicts() if (fact.stage, fact.action) == ("verdict", "restart")] == [(1,)]
 
 
+@pytest.mark.slow
 def test_a_watcher_that_dies_is_started_again_and_costs_no_rank(tmp_path: Path, runs: list[Run]) -> None:
     job = start(runs, tmp_path, "--nproc", "2")
     job.said("pid-0-0")
@@ -231,7 +233,7 @@ def beside(module: str, job: Run) -> int:
     raise AssertionError(f"there is no {module}")
 
 
-@pytest.mark.parametrize("how", ["flag", "variable"])
+@pytest.mark.parametrize("how", ["flag", pytest.param("variable", marks=pytest.mark.slow)])
 def test_a_user_may_do_without(tmp_path: Path, runs: list[Run], how: str) -> None:
     words, env = (("--no-watch",), {}) if how == "flag" else ((), {"PERDURE_PROBE": "off"})
     job = start(runs, tmp_path, "--nproc", "2", *words, **env)

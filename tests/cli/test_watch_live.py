@@ -71,7 +71,7 @@ def watched(folder: Path, mode: str, steps: int) -> tuple[int, list[dict[str, An
     ("mode", "label", "says"),
     [
         ("raises", "sw.user_code", "FileNotFoundError: [Errno 2] No such file or directory: '/no/such/part-7.bin'"),
-        ("out-of-memory", "sw.gpu_oom", "CUDA out of memory"),
+        pytest.param("out-of-memory", "sw.gpu_oom", "CUDA out of memory", marks=pytest.mark.slow),
     ],
 )
 def test_a_rank_that_raises_has_the_label_of_what_it_said(tmp_path: Path, mode: str, label: str, says: str) -> None:
@@ -90,6 +90,7 @@ def _without_neighbours(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 @pytest.mark.timeout(150)
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["talks", "saves"])
 def test_a_healthy_rank_may_print_what_it_likes_and_save_and_evaluate(tmp_path: Path, mode: str) -> None:
     code, told, said = watched(tmp_path, mode, 160)

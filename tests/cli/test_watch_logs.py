@@ -104,7 +104,13 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.timeout(150)
-@pytest.mark.parametrize("name_of", [torchrun, lambda rank: f"slurm-77_{rank}.out"], ids=["torchrun", "slurm"])
+@pytest.mark.parametrize(
+    "name_of",
+    [
+        pytest.param(torchrun, id="torchrun"),
+        pytest.param(lambda rank: f"slurm-77_{rank}.out", id="slurm", marks=pytest.mark.slow),
+    ],
+)
 def test_a_rank_whose_log_falls_silent_is_suspected_and_nothing_is_done(
     tmp_path: Path, name_of: Callable[[int], str]
 ) -> None:

@@ -233,7 +233,9 @@ def test_sigterm_to_the_front_stops_all_nodes(start: Start) -> None:
     job.nothing_is_left()
 
 
-@pytest.mark.parametrize("pause_s", [8.0, None], ids=["for a while", "for good"])
+@pytest.mark.parametrize(
+    "pause_s", [pytest.param(8.0, id="for a while", marks=pytest.mark.slow), pytest.param(None, id="for good")]
+)
 def test_a_controller_that_is_stopped_is_ended_and_no_rank_notices(start: Start, pause_s: float | None) -> None:
     job = start("--nproc", "1")
     job.await_files("up-0-0-of-1-on-")
@@ -253,6 +255,7 @@ def test_a_controller_that_is_stopped_is_ended_and_no_rank_notices(start: Start,
     assert "the controller gave no sign of life and was ended" in job.output()
 
 
+@pytest.mark.slow
 def test_ranks_that_a_launcher_ended_for_want_of_a_controller_start_again(start: Start) -> None:
     job = joined(start)
     controller = job.controller()

@@ -15,7 +15,7 @@ from storm_part import play
 @pytest.mark.parametrize(
     ("shape", "first", "second"),
     [
-        ("front", "controller killed", "launcher killed"),
+        pytest.param("front", "controller killed", "launcher killed", marks=pytest.mark.slow),
         pytest.param("joined", "node killed", "rank raised", marks=pytest.mark.slow),
         pytest.param("joined", "launcher killed", "controller killed", marks=pytest.mark.slow),
         pytest.param("front", "front killed", "node stopped", marks=pytest.mark.slow),

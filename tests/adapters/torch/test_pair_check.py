@@ -155,6 +155,7 @@ def test_a_node_alone_is_a_group_too() -> None:
     assert told["says"].startswith("3 rounds with 1 ranks")
 
 
+@pytest.mark.slow
 def test_of_four_nodes_the_slow_one_is_named_after_two_rounds() -> None:
     nodes = ["a", "b", "c", "d"]
     one = round_of(first_round(nodes), {"c": slow})
