@@ -22,6 +22,12 @@ def test_where_it_began_on_most_ranks_at_once_nobody_is() -> None:
     assert (found.kind, found.ranks) == ("nan-everywhere", ())
 
 
+def test_what_nobody_had_looked_at_is_not_said_to_have_begun_everywhere() -> None:
+    looks = [sample(rank, 1.0, step=60, local_bad_step=50, local_every=3) for rank in range(4)]
+    (found,) = nan_source(looks, 1.0, n_ranks=4)
+    assert (found.kind, found.ranks, found.step) == ("nan-unseen", (), 47)  # a step saved since then may be bad
+
+
 def test_one_step_that_overflows_is_by_design_of_loss_scalers() -> None:
     assert nan_source(bad({2: 60}, now_step=61), 1.0, n_ranks=4) == []
     assert nan_source(bad({}), 1.0, n_ranks=4) == []

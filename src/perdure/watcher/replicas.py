@@ -8,6 +8,7 @@ said until the numbers have been bad for more than one step.
 |---|---|
 | ``nan-source`` | gradients are not finite any more, and on few ranks it began earlier than on the others |
 | ``nan-everywhere`` | gradients are not finite, and it began on most ranks at once |
+| ``nan-unseen`` | the same, but nobody had looked at all gradients in the step before: where it began is not known |
 | ``norm-far`` | the norm of one rank's own gradient is beyond any of its peers by orders of magnitude |
 | ``replica-differs`` | after the same step, few replicas hold other parameters than most |
 | ``replicas-differ`` | after the same step, replicas differ and no value is that of most |
@@ -47,6 +48,13 @@ def nan_source(samples: Sequence[RankSample], now_s: float, *, n_ranks: int, ove
         return []
     began = [each for each in bad if each.local_bad_step == first]
     raw = tuple(f"rank {each.rank}: own gradient bad since step {each.local_bad_step}" for each in bad[:_SHOWN])
+    every = max((each.local_every or 1 for each in began), default=1)
+    if len(began) > max(1, n_ranks // _FEW) and every > 1:
+        text = (
+            f"gradients are not finite, or far too large, since step {first}, on {len(began)} ranks at once; before that"
+            f" the whole of them was looked at in each {every}th step only, so it may have begun on one rank"
+        )
+        return [Evidence(kind="nan-unseen", at_s=now_s, sentence=text, step=max(0, first - every), raw=raw)]
     if len(began) > max(1, n_ranks // _FEW):
         text = f"gradients are not finite, or far too large, since step {first}; it began on {len(began)} ranks at once"
         return [Evidence(kind="nan-everywhere", at_s=now_s, sentence=text, step=first, raw=raw)]

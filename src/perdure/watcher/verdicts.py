@@ -80,6 +80,7 @@ norm-far               | hw.sdc                | node      | evict     | node   
 replica-differs        | hw.sdc                | node      | evict     | node   | now      | 90 95 | replicas compute the same, so the odd one computes wrongly
 replicas-differ        | hw.sdc                | nobody    | rollback  | nobody | now      | 50 60 | replicas differ, and it cannot be told which is right
 nan-everywhere         | train.nan             | data      | rollback  | nobody | now      | 80 90 | it began everywhere: data, or the training itself
+nan-unseen             | train.nan             | data      | rollback  | nobody | now      | 80 90 | nobody had looked where it began
 loss-nan               | train.nan             | data      | rollback  | nobody | now      | 80 90 | the loss is not finite, and nothing says where that began
 # Collectives that do not match, whatever ended of it.
 odd-call               | sw.desync             | user      | stop_user | rank   | now      | 90 95 | the program of one rank calls another collective

@@ -10,13 +10,13 @@ from gradients that nobody has reduced yet:
 * **otherwise** (a loop that reduces by itself, one process): at the end of the backward.
 
 Reading all of a large gradient costs a pass over memory, so it is done each K-th step, with K as small as a share of
-0.05 % of the step's time allows (1 for small models or long steps). That what begins in between is not missed, each
+0.1 % of the step's time allows (1 for small models or long steps). That what begins in between is not missed, each
 step looks at a small parameter among those whose gradient comes last (under FSDP1 at none): what goes wrong in a batch,
 an activation or a weight has reached it by then. A single number that goes wrong in one gradient alone is found for
 sure where K is 1.
 
-The whole norm is read where the optimizer begins its step, by the same rule with half the share; where the program
-clips by ``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without
+The whole norm is read where the optimizer begins its step, by the same rule with a quarter of the share; where the
+program clips by ``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without
 asking others, so there only the flag is told. A gradient whose square overflows float32 counts as not finite.
 """
 
@@ -38,7 +38,7 @@ from perdure.progress.vitals import VitalsFile
 __all__ = ["Budget", "Gradients"]
 
 _now = time.monotonic_ns
-_LOCAL_SHARE, _WHOLE_SHARE = 0.0005, 0.00025
+_LOCAL_SHARE, _WHOLE_SHARE = 0.001, 0.00025
 _MOST_STEPS = 1000
 _SMALL = 16384  # elements of a parameter that is looked at in each step
 _LAST = 8
