@@ -51,7 +51,7 @@ def nan_source(samples: Sequence[RankSample], now_s: float, *, n_ranks: int, ove
     every = max((each.local_every or 1 for each in began), default=1)
     if len(began) > max(1, n_ranks // _FEW) and every > 1:
         text = (
-            f"gradients are not finite, or far too large, since step {first}, on {len(began)} ranks at once; before that"
+            f"gradients are not finite, or far too large, since step {first}, on {len(began)} ranks at once; before it"
             f" the whole of them was looked at in each {every}th step only, so it may have begun on one rank"
         )
         return [Evidence(kind="nan-unseen", at_s=now_s, sentence=text, step=max(0, first - every), raw=raw)]
