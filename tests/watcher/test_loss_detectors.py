@@ -199,3 +199,18 @@ def test_a_real_spike_from_a_log_recovers() -> None:
         if step and loss:
             found += watch.observe(int(step[1]), float(loss[1]), at_s=0.0)
     assert kinds(found) == ["loss_spike", "loss_spike_recovered"]
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_resume_is_judged_while_the_loss_still_falls(fresh: bool) -> None:
+    for seed in range(20):
+        dice, watch = np.random.default_rng(seed), LossWatch()
+
+        def loss(step: int, dice: np.random.Generator = dice) -> float:
+            return float((0.25 + 0.75 * np.exp(-step / 60)) * dice.lognormal(0, 0.05))
+
+        for step in range(90):
+            assert watch.observe(step, loss(step), at_s=0.0) == ()
+        watch.restored(89)
+        told = [e.kind for at in range(60) for e in watch.observe(90 + at, loss(at if fresh else 90 + at), at_s=0.0)]
+        assert ("bad_resume" in told) is fresh

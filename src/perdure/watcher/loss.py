@@ -35,6 +35,11 @@ from perdure.watcher.labels import Label
 __all__ = ["LossWatch", "MetricWatch"]
 
 _PAST = 200
+_TREND = 32
+_TREND_OVER = 1.5
+"A loss that has fallen by so many deviations below its median still falls: its past says nothing of its noise."
+_FEW_KNOW = 1.2
+"A deviation of so few values may be larger than it looks."
 _LEARN = 32
 _LOOK = 16
 _SPIKE_NOISES = 10.0
@@ -248,7 +253,7 @@ class _Resume:
     """The first losses after a restore, against those before."""
 
     def __init__(self, before: NDArray[np.float64]) -> None:
-        self._middle, self._noise = _spread(before) if len(before) >= 8 else (math.nan, math.nan)
+        self._middle, self._noise = _at_end(before) if len(before) >= 8 else (math.nan, math.nan)
         self._paired: list[float] = []
         self._free: list[float] = []
         self.raw: tuple[str, ...] = ()
@@ -346,6 +351,19 @@ def _spread(past: NDArray[np.float64]) -> tuple[float, float]:
     middle = float(np.median(past))
     noise = 1.4826 * float(np.median(np.abs(past - middle)))
     return middle, max(noise, _LEAST_NOISE * abs(middle), 1e-12)
+
+
+def _at_end(past: NDArray[np.float64]) -> tuple[float, float]:
+    """Where a loss is now, and its noise: of one that still falls, by the line through its last values."""
+    last = past[-_TREND:]
+    t = np.arange(len(last)) - (len(last) - 1.0)
+    i, j = np.triu_indices(len(last), 1)
+    slope = float(np.median((last[j] - last[i]) / (j - i)))
+    middle, noise = _spread(last - slope * t)
+    long_middle, long_noise = _spread(past)
+    if long_middle - middle < _TREND_OVER * noise:
+        return long_middle, long_noise
+    return middle, _FEW_KNOW * noise
 
 
 def _rise(loss: float, base: float) -> float:
