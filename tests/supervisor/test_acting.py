@@ -216,3 +216,16 @@ def test_a_hang_named_twice_on_a_node_replaces_it_and_a_program_that_is_wrong_st
     assert (first.act, again.act, again.nodes) == (Act.RESTART, Act.REPLACE, ("b",))
     alone = judge(Evidence(named=named), Past().after(first), allow_skip=False)
     assert alone.act is Act.RESTART
+
+
+@pytest.mark.parametrize("suspects", [True, False])
+def test_of_ranks_that_are_late_at_once_the_one_is_named_that_the_watcher_suspects(suspects: bool) -> None:
+    job = Watched()
+    if suspects:
+        job.says("warn", stage="suspicion", confidence=0.4)
+    for node in ("n0", "n1"):
+        late = [v.LateFacts(local_rank=rank, phase="step", seconds=9.0, allowed_s=5.0) for rank in (0, 1)]
+        job.handle(v.Late(node=node, attempt=0, ranks=tuple(late)))
+    job.pass_time(10.0)
+    assert job.journal.attempt == 1
+    assert f"rank {3 if suspects else 0} on node n{1 if suspects else 0} hung" in job.notices()

@@ -56,7 +56,7 @@ from perdure.supervisor.examination import Examination
 from perdure.supervisor.job import Ending, Job, NodeFacts, State
 from perdure.supervisor.places import choose
 from perdure.supervisor.telling import last_words
-from perdure.supervisor.verdict import Act, Evidence, Named, Verdict, judge
+from perdure.supervisor.verdict import Act, Evidence, LateRank, Named, Verdict, judge
 from perdure.supervisor.vocabulary import (
     Action,
     Asked,
@@ -112,6 +112,8 @@ class Machine:
         self._told_waiting = False
         self._since_s = now
         self._verdict: Judged | None = None
+        self._pointed: dict[str, tuple[int, ...]] = {}
+        "Ranks that the watcher's open incidents of this attempt accuse, suspicions too."
         self._watched = False
         if again and job.state in (State.EXECUTE, State.VERIFY):
             self._attempt = self._new_attempt(resumed_s=now, lost=job.lost)
@@ -286,6 +288,8 @@ class Machine:
         fields = msgspec.structs.asdict(said)
         del fields["attempt"]
         self._say(VerdictTold(**fields))
+        if said.attempt == self.job.attempt and self.job.state is State.EXECUTE:
+            self._pointed[said.incident] = () if said.stage == "cleared" else said.ranks
         if said.stage != "verdict" or said.attempt != self.job.attempt:
             return
         self._verdict = said
@@ -480,7 +484,7 @@ class Machine:
                 deaths=tuple(self._attempt.deaths),
                 left=tuple(self._attempt.left_early),
                 lost=self._attempt.lost(),
-                late=self._attempt.late(),
+                late=self._late(),
                 bad=tuple(bad.items()),
                 named=self._acted(),
                 rolled_back=tuple(
@@ -494,6 +498,11 @@ class Machine:
             self.job.past,
             allow_skip=self.spec.skip_bad_batch,
         )
+
+    def _late(self) -> tuple[LateRank, ...]:
+        """The ranks that are late, the likeliest cause first: whom the watcher suspects, if all are late at once."""
+        pointed = {rank for ranks in self._pointed.values() for rank in ranks}
+        return tuple(sorted(self._attempt.late(), key=lambda each: each.rank not in pointed))
 
     def _given_up(self) -> str | None:
         """Why there is no other attempt; None if there is one."""
@@ -561,6 +570,7 @@ class Machine:
         self._say(AttemptStarted(attempt=self.job.attempt, world=self._attempt.world, job=self.job.name))
 
     def _new_attempt(self, *, resumed_s: float | None = None, lost: Sequence[str] = ()) -> Attempt:
+        self._pointed = {}
         return Attempt(
             self.job.attempt,
             self.job.places,
