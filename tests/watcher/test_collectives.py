@@ -173,6 +173,12 @@ def test_a_rank_that_was_done_before_all_others_failed_is_named() -> None:
     assert [(e.kind, e.ranks) for e in found_in(4, picture)] == [("left-early", (2,))]
 
 
+@pytest.mark.parametrize("inside", [True, False])
+def test_of_two_ranks_one_left_early_only_if_the_other_was_waiting(inside: bool) -> None:
+    picture: dict[int, dict[str, Any]] = {0: {"exit_code": 0}, 1: {"exit_code": 1, "in_collective": inside}}
+    assert [(e.kind, e.ranks) for e in found_in(2, picture)] == ([("left-early", (0,))] if inside else [])
+
+
 def test_a_rank_that_failed_before_a_collective_in_which_the_others_stood_failed_first() -> None:
     def failing(rank: int, second: int) -> dict[str, Any]:
         if rank == 2:

@@ -243,3 +243,21 @@ def test_a_rank_that_is_silent_while_it_ends_of_an_error_has_raised() -> None:
     feed(incidents, 0.0, found("silent", 5))
     (told,) = feed(incidents, 1.0, found("raised", 6))  # it has waited for the silent one
     assert (told.label, told.ranks) == (Label.LIB_BUG, (5,))
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "label", "ranks"),
+    [
+        ("told-to-end", "raised", Label.USER_CODE, (4,)),
+        ("ended-together", "raised", Label.SCHED, ()),
+        ("killed", "raised", Label.UNKNOWN, (5,)),
+    ],
+)
+def test_who_was_told_to_end_gives_way_to_whoever_is_seen_to_have_failed_a_look_later(
+    first: str, then: str, label: Label, ranks: tuple[int, ...]
+) -> None:
+    incidents = Incidents(Past())
+    feed(incidents, 0.0, found(first, 5))
+    told = feed(incidents, 0.5, found(then, 4)) + feed(incidents, 1.5)
+    assert [(each.label, each.ranks) for each in incidents.open] == [(label, ranks)]
+    assert told

@@ -25,7 +25,7 @@ def said(at: int, **what: Any) -> Any:
     ("how", "kind"),
     [
         ({"exit_signal": 9}, "killed"),
-        ({"exit_signal": 15}, "killed"),
+        ({"exit_signal": 15}, "told-to-end"),
         ({"exit_signal": 11}, "crashed"),
         ({"exit_signal": 6}, "crashed"),
         ({"exit_code": 1}, "raised"),
@@ -60,6 +60,17 @@ def test_who_was_killed_comes_before_those_who_raised_in_the_same_look() -> None
 def test_a_job_that_somebody_ended_is_nobodys_fault() -> None:
     columns, now_s = looked(8, 2, of=lambda *_: {"exit_signal": 15})
     assert kinds(deaths(columns, none_known(columns), now_s)) == ["ended-together"]
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_one_rank_that_is_interrupted_is_a_job_that_is(number: int) -> None:
+    columns, now_s = looked(8, 2, of=said(3, exit_signal=number))
+    assert [(e.kind, e.ranks) for e in deaths(columns, none_known(columns), now_s)] == [("ended-together", ())]
+
+
+def test_whoever_was_told_to_end_was_so_perhaps_for_one_that_raised() -> None:
+    columns, now_s = looked(8, 2, of=lambda rank, _: {5: {"exit_signal": 15}, 6: {"exit_code": 1}}.get(rank, {}))
+    assert kinds(deaths(columns, none_known(columns), now_s)) == ["raised", "told-to-end"]
 
 
 def test_a_stopped_rank_is_found_in_the_second_look_inside_a_collective_or_not() -> None:

@@ -182,8 +182,10 @@ def _alone(columns: Columns, calls: _Calls, inside: Mask) -> Mask:
 
 def _left_early(columns: Columns, now_s: float) -> list[Evidence]:
     left, raised = columns.left, columns.ended_badly & (columns.exit_signal <= 0)
-    n_left = int(left.sum())
-    if 0 < n_left <= max(1, len(columns) // 4) and int(raised.sum()) == len(columns) - n_left >= 2:
+    n_left, n_raised = int(left.sum()), int(raised.sum())
+    # Of two the other may have failed of something else, unless it was in a collective.
+    sure = n_raised >= 2 or bool((columns.waits[raised] == 1).all())
+    if 0 < n_left <= max(1, len(columns) // 4) and n_raised == len(columns) - n_left and sure:
         text = "was done, with exit code 0, before all others failed"
         return [_evidence(columns, "left-early", left, text, _rows_text(columns, np.flatnonzero(raised)), now_s)]
     return []

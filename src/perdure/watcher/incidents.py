@@ -46,7 +46,9 @@ _TOGETHER = {
 """Kinds of what does not stop a job that are one incident where they are about the same node, or about nobody: a
 neighbour makes a node slow, a rise of the loss ends one way or the other."""
 _LOOSE, _LOOSE_S = "oom-kill", 4.0
-_DEATHS = frozenset({"killed", "crashed", "raised", "ended-together", "died-before", "left-early"})
+_DEATHS = frozenset({"killed", "crashed", "raised", "told-to-end", "ended-together", "died-before", "left-early"})
+_POLITE = frozenset({"told-to-end", "ended-together"})
+"""Ends that somebody asked for, perhaps because another rank had failed that is seen a look later."""
 _OWN_END = frozenset({"raised", "zombie"})
 """Ends of a rank that was ending for a while: what was its silence before was that."""
 _LATER_DEATHS = frozenset({"died-before", "left-early", "crashed"})
@@ -272,7 +274,8 @@ class Incidents:
         key = (kind, each.ranks, each.nodes, str(each.label or ""))
         if kind in STOPS or kind in _REFINE:
             if kind in _DEATHS:
-                if died_s is not None and (kind not in _LATER_DEATHS or now_s - died_s > _SETTLE_S):
+                late = died_s is not None and now_s - died_s > _SETTLE_S
+                if died_s is not None and (late or not (kind in _LATER_DEATHS or self._asked_to_end(kind))):
                     return
                 self._died_s = now_s if self._died_s is None else self._died_s
             if self._stop is None:
@@ -293,6 +296,11 @@ class Incidents:
             incident = self._side[name]
         incident.seen.setdefault(key, each)
         incident.last_s[key] = now_s
+
+    def _asked_to_end(self, kind: str) -> bool:
+        """Whether all deaths so far are such that one of ``kind`` may be their reason."""
+        seen = {key[0] for key in self._stop.seen} & _DEATHS if self._stop is not None else set()
+        return seen <= _POLITE and kind not in seen and kind != "told-to-end"
 
     def _take_loose(self, now_s: float) -> None:
         """A kernel that killed for memory explains a death of these moments, or is told by itself if there is none."""

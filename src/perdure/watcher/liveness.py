@@ -3,7 +3,9 @@
 | kind | what is seen |
 |---|---|
 | ``crashed`` | ended by a signal of its own making: SEGV, BUS, FPE, ILL, ABRT, TRAP, SYS |
-| ``killed`` | ended by a signal from outside: KILL, TERM, ... |
+| ``killed`` | ended by a signal from outside: KILL, ... |
+| ``told-to-end`` | ended by TERM: by a person, a scheduler, or its launcher for another's sake |
+| ``ended-together`` | a quarter of the ranks were ended by one signal from outside in one look; or any by INT or HUP |
 | ``raised`` | ended with an exit code that is not 0 |
 | ``zombie`` | its process is gone and nobody has said how |
 | ``stopped`` | state T: it was stopped, or a person looks at it |
@@ -12,7 +14,6 @@
 | ``in-kernel`` | state D through all of a hang |
 | ``paused-together`` | all ranks of a node or of the job, at least two, stand still at once: a machine was paused |
 | ``node-silent`` | nothing is heard of a node, while of others there is |
-| ``ended-together`` | more than a quarter of the ranks were ended by the same signal from outside in one look |
 | ``oom-kill`` | the kernel of a node has killed for memory |
 
 A rank frozen inside a collective has the same number as its peers: only these tell. Of ranks that died in the same
@@ -42,6 +43,8 @@ PAUSED_S = 6.0
 NODE_SILENT_S = 12.0
 
 _OWN_MAKING = frozenset({signal.SIGSEGV, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGABRT, signal.SIGTRAP})
+_ASKED = frozenset({"SIGINT", "SIGHUP"})
+"""Whoever sends these means the job: a person at a terminal, or one that was closed."""
 _SHOWN = 6
 
 
@@ -66,7 +69,13 @@ def deaths(columns: Columns, known: Mask, now_s: float) -> list[Evidence]:
     """Say of each rank that has ended badly, and is not among ``known``, how; the likeliest cause first."""
     rows = np.flatnonzero((columns.ended_badly | _undead(columns)) & ~known)
     found = [_death(columns, int(row), now_s) for row in rows]
-    outside = [each for each in found if each.kind == "killed"]
+    asked = [each for each in found if each.raw[0] in _ASKED]
+    if asked:
+        names = _listed([str(each.ranks[0]) for each in asked])
+        text = f"rank {names} was ended by {asked[0].raw[0]}, as somebody interrupts a job"
+        found = [each for each in found if each not in asked]
+        found.append(Evidence(kind="ended-together", at_s=now_s, sentence=text, raw=asked[0].raw))
+    outside = [each for each in found if each.kind in ("killed", "told-to-end")]
     if len(outside) > max(1.0, len(columns) / 4) and len({each.raw for each in outside}) == 1:
         return [
             Evidence(
@@ -80,7 +89,7 @@ def deaths(columns: Columns, known: Mask, now_s: float) -> list[Evidence]:
     raised = [each for each in found if each.kind == "raised"]
     if len(raised) > 1:
         found = [each for each in found if each.kind != "raised"] + [_merged(raised, now_s)]
-    order = {"killed": 0, "crashed": 0, "raised": 1, "zombie": 2}
+    order = {"killed": 0, "crashed": 0, "raised": 1, "told-to-end": 2, "ended-together": 2, "zombie": 3}
     return sorted(found, key=lambda each: (order[each.kind], each.ranks))
 
 
@@ -105,7 +114,7 @@ def _death(columns: Columns, row: int, now_s: float) -> Evidence:
     rank, node = columns.ranks[row], columns.node(row)
     number = _signal_of(columns, row)
     if number is not None:
-        kind = "crashed" if number in _OWN_MAKING else "killed"
+        kind = "crashed" if number in _OWN_MAKING else "told-to-end" if number == signal.SIGTERM else "killed"
         how = f"was ended by {_signal_name(number)}"
         raw = _signal_name(number)
     elif columns.ended_badly[row]:

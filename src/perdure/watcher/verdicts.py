@@ -117,6 +117,7 @@ silent                 | sw.lib_bug            | nobody    | restart   | rank   
 crossed                | sw.desync             | user      | stop_user | nobody | deadline | 70 85 | collectives come in different orders
 raised + line          | *                     | user      | stop_user | rank   | now      | 80 85 | a line says why it failed
 raised                 | sw.user_code          | user      | stop_user | rank   | now      | 85 90 | a program that ends with an error of its own
+told-to-end            | transient.unknown     | transient | restart   | rank   | now      | 50 60 | it was told to end, by whom is not known
 zombie                 | transient.unknown     | transient | restart   | rank   | deadline | 70 70 | it is gone
 many-behind            | transient.unknown     | nobody    | restart   | nobody | deadline | 50 60 | what many share fails: storage, the network, the program
 all-waiting            | sw.lib_bug            | nobody    | restart   | nobody | deadline | 75 85 | below the collective: a library, or hardware that says nothing
