@@ -146,6 +146,10 @@ def test_gzip_is_read_and_broken_gzip_is_refused(tmp_path: Path) -> None:
     path.write_bytes(gzip.compress(ECC.encode()))
     assert read_log(path)[0].raw == ECC
     path.write_bytes(path.read_bytes()[:-9])
+    problems: list[str] = []
+    assert ECC.startswith(read_log(path, problems=problems)[0].raw)
+    assert "read up to there" in problems[0]
+    path.write_bytes(path.read_bytes()[:2])
     with pytest.raises(CallError, match="cannot be read"):
         read_log(path)
 

@@ -3,11 +3,15 @@
 
 from __future__ import annotations
 
+import gzip
+from pathlib import Path
+
 import pytest
 
+from perdure.errors import CallError
 from perdure.watcher.labels import Label
 from perdure.watcher.logs.diagnose import diagnose
-from perdure.watcher.logs.reading import lines_of
+from perdure.watcher.logs.reading import lines_of, read_log
 
 NODE_EVICT, NODE_WARN, NODE_RESTART = ("node", "evict"), ("node", "warn"), ("node", "restart")
 USER_STOP, INFRA_RESTART, PASSES = ("user", "stop_user"), ("infra", "restart"), ("transient", "restart")
@@ -187,3 +191,31 @@ def test_a_healthy_log_tells_of_no_failure(text: str) -> None:
 
 def test_every_label_has_an_excerpt() -> None:
     assert {case[0] for case in CASES} == {str(label) for label in Label}
+
+
+def test_ranks_that_print_their_own_losses_are_not_one_series(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        text = "".join(f"step {step} loss {2.9 * 0.97**step + 0.01 * (step % 3):.4f}\n" for step in range(60))
+        (tmp_path / f"rank-{rank}.log").write_text(text)
+    lines = [line for path in sorted(tmp_path.iterdir()) for line in read_log(path)]
+    assert diagnose(lines).label is None
+
+
+def test_a_gzip_that_was_cut_or_damaged_is_read_up_to_there(tmp_path: Path) -> None:
+    text = "".join(f"line {number} {number * 7919}\n" for number in range(20_000))
+    whole = gzip.compress(text.encode())
+    path = tmp_path / "x.log.gz"
+    for data in (whole[: len(whole) // 2], whole[: len(whole) // 2] + bytes(64) + whole[len(whole) // 2 :]):
+        path.write_bytes(data)
+        problems: list[str] = []
+        read = [line.raw for line in read_log(path, problems=problems)]
+        assert len(problems) == 1
+        assert 5_000 < len(read) < 20_000
+        assert "\n".join(read[:5_000]) == "\n".join(text.splitlines()[:5_000])
+    path.write_bytes(whole + whole)
+    none: list[str] = []
+    assert len(read_log(path, problems=none)) == 40_000
+    assert none == []
+    path.write_bytes(whole[:2] + bytes(100))
+    with pytest.raises(CallError, match="cannot be read"):
+        read_log(path)

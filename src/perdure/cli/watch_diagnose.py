@@ -72,16 +72,19 @@ def diagnosis(sources: Sequence[Path | None], *, most_bytes: int | None = None) 
     head, tail = min(HEAD_BYTES, share // 5), min(TAIL_BYTES, share - share // 5)
     lines: list[Line] = []
     hits = []
+    problems: list[str] = []
     for path in sources:
         if path is None:
             read = read_stream(sys.stdin.buffer, file="-", order=len(lines))
         else:
-            read = read_log(path, order=len(lines), head_bytes=head, tail_bytes=tail)
+            read = read_log(path, order=len(lines), head_bytes=head, tail_bytes=tail, problems=problems)
         text = "\n".join(line.raw for line in read) if read and read[0].raw.startswith("{") else ""
         if '"ranks"' in text and '"frames"' in text:
             hits += hits_of_stacks(read_stacks(text), read[0])
         else:
             lines += read
+    for problem in problems:
+        print(f"perdure watch: {problem}", file=sys.stderr)
     return diagnose(lines, more=hits)
 
 

@@ -176,7 +176,7 @@ def hits_in(lines: Sequence[Line]) -> list[Hit]:
         hit = meanings[key]
         if hit is not None and not (hit.label is Label.NAN and norms.printed(line.text)):
             found.append(_from_network(_placed(hit, line)) if line.order in remote else _placed(hit, line))
-    printed = numbers.findings_in(numbers.series_of(lines))
+    printed = numbers.findings_of(lines)
     if not any(each.label is Label.NAN for each in printed):
         printed += norms.not_finite(lines)
     for each in printed:

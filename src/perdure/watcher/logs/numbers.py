@@ -31,6 +31,7 @@ __all__ = [
     "Point",
     "Series",
     "findings_in",
+    "findings_of",
     "series_of",
 ]
 
@@ -130,6 +131,27 @@ def series_of(lines: Iterable[Line]) -> Series:
 def _add(points: list[Point], match: re.Match[str] | None, line: Line) -> None:
     if match is not None:
         points.append(Point(float(match["v"]), line))
+
+
+def findings_of(lines: Sequence[Line]) -> list[Finding]:
+    """Everything that is wrong with the numbers in ``lines``: of each rank by itself, of files whose rank is not known
+    of each file, and of ranks beside each other. What several have in common is told once.
+    """
+    sources: dict[tuple[int | None, str], list[Line]] = {}
+    for line in lines:
+        sources.setdefault((line.rank, "" if line.rank is not None else line.file), []).append(line)
+    each = [series_of(some) for some in sources.values()]
+    found: dict[Label, Finding] = {}
+    for series in each:
+        for finding in findings_in(series):
+            found.setdefault(finding.label, finding)
+    of_rank: dict[int, list[Point]] = {}
+    for series in each:
+        for rank, points in series.of_rank.items():
+            of_rank.setdefault(rank, []).extend(points)
+    for finding in _slow_ranks(of_rank):
+        found.setdefault(finding.label, finding)
+    return list(found.values())
 
 
 def findings_in(series: Series) -> list[Finding]:

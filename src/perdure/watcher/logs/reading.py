@@ -9,9 +9,10 @@ a job ends, what it was started with where it begins); line numbers are those of
 
 from __future__ import annotations
 
-import gzip
+import io
 import json
 import re
+import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -170,8 +171,16 @@ def log_files(paths: Iterable[str]) -> list[Path]:
     return found
 
 
-def read_log(path: Path, *, order: int = 0, head_bytes: int | None = None, tail_bytes: int | None = None) -> list[Line]:
-    """The lines of one file, gzip or not; of a large one its head and its tail.
+def read_log(
+    path: Path,
+    *,
+    order: int = 0,
+    head_bytes: int | None = None,
+    tail_bytes: int | None = None,
+    problems: list[str] | None = None,
+) -> list[Line]:
+    """The lines of one file, gzip or not; of a large one its head and its tail. Of a gzip that was cut short or is
+    damaged, what comes before that: ``problems`` then has a sentence more.
 
     Raises:
         CallError: it cannot be read.
@@ -181,12 +190,52 @@ def read_log(path: Path, *, order: int = 0, head_bytes: int | None = None, tail_
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if packed:
-                with gzip.open(raw) as plain:
-                    whole = cast("IO[bytes]", plain)
-                    return read_stream(whole, file=str(path), order=order, head_bytes=head_bytes, tail_bytes=tail_bytes)
+                plain = _Unpacked(raw)
+                whole = cast("IO[bytes]", plain)
+                read = read_stream(whole, file=str(path), order=order, head_bytes=head_bytes, tail_bytes=tail_bytes)
+                if plain.cut and problems is not None:
+                    problems.append(f"{path} is cut short or damaged; it was read up to there")
+                return read
             return read_stream(raw, file=str(path), order=order, head_bytes=head_bytes, tail_bytes=tail_bytes)
-    except (OSError, EOFError) as error:
+    except (OSError, zlib.error) as error:
         raise CallError(f"the log {path} cannot be read ({error}); name another one", file=str(path)) from error
+
+
+class _Unpacked:
+    """What is in a gzip file, of one or several members, as a stream; never more in memory than is asked for."""
+
+    def __init__(self, raw: IO[bytes]) -> None:
+        self._raw = raw
+        self._inflate = zlib.decompressobj(31)
+        self._rest = b""
+        self._some = self._begun = False
+        self.cut = False
+        "Whether the end was not that of a member."
+
+    def read(self, size: int) -> bytes:
+        """Up to ``size`` bytes; none at the end. Raises ``zlib.error`` if there is nothing that can be unpacked."""
+        found = bytearray()
+        while len(found) < size:
+            if self._inflate.eof:
+                self._rest = self._inflate.unused_data or self._raw.read(1 << 16)
+                self._inflate, self._begun = zlib.decompressobj(31), False
+            data = self._rest or self._raw.read(1 << 16)
+            if not data:
+                self.cut = not self._inflate.eof and self._begun
+                if self.cut and not (found or self._some):
+                    raise zlib.error("it ends in its head")
+                break
+            self._begun = True
+            try:
+                found += self._inflate.decompress(data, size - len(found))
+            except zlib.error:
+                if not (found or self._some):
+                    raise
+                self._rest, self._raw, self.cut = b"", io.BytesIO(), True
+                break
+            self._rest = self._inflate.unconsumed_tail
+        self._some = self._some or bool(found)
+        return bytes(found)
 
 
 def read_stream(
