@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from perdure.cli.watching import _folder
 from perdure.events import AttemptStarted, JobSucceeded, Notice, VerdictTold, read_log
+from perdure.progress.probing import records_folder
 
 pytestmark = pytest.mark.timeout(200)
 
@@ -248,10 +248,10 @@ def test_a_user_may_do_without(tmp_path: Path, runs: list[Run], how: str) -> Non
 
 
 def test_a_folder_of_records_is_private_and_one_that_nobody_holds_is_removed() -> None:
-    first, held = _folder()
-    left, lock = _folder()
+    first, held = records_folder()
+    left, lock = records_folder()
     os.close(lock)  # as if its launcher had been killed
-    second, last = _folder()
+    second, last = records_folder()
     try:
         assert (first.exists(), left.exists(), second.stat().st_mode & 0o777) == (True, False, 0o700)
     finally:

@@ -262,6 +262,8 @@ class Outlets:
         if self._webhook is not None:
             self._webhook.drain(_END_S)
         self._tell_failures()
+        if self._webhook is not None and (left := self._webhook.undelivered):
+            self.say(f"the webhook has not taken {left} of the verdicts in {_END_S:g} s; they are not told there")
         self._stack.close()
 
     def __enter__(self) -> Self:

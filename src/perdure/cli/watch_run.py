@@ -5,11 +5,11 @@ from __future__ import annotations
 import argparse
 import math
 import os
+import shutil
 import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -32,7 +32,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser = commands.add_parser(
         "run",
         help="run a job's launcher and watch its ranks (the word may be left out: perdure watch -- torchrun ...)",
-        description="Run COMMAND, such as torchrun or a single training script, watch the ranks that it starts on this "
+        description="Run COMMAND, such as torchrun, watch the ranks that it starts on this "
         "node, and tell on stderr what is wrong, with whom, and what to do. Nothing is done about it. Exits with the "
         "command's exit code.",
     )
@@ -48,7 +48,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Run, watch, and pass the exit code on."""
     from perdure.progress import phase_deadlines
-    from perdure.progress.probing import probe_env
+    from perdure.progress.probing import probe_env, records_folder
     from perdure.watcher.analyser import Settings
     from perdure.watcher.job_watch import JobWatch
     from perdure.watcher.node_watch import NodeWatch
@@ -60,8 +60,9 @@ def main(args: argparse.Namespace) -> int:
         raise CallError(f"--every {args.every:g} is no time between two looks; give 0.05 to 5 seconds")
     settings = Settings(phase_deadlines=phase_deadlines(args.phase_deadline))
     with ExitStack() as stack:
-        memory = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="perdure-watch-", dir=memory)))
+        folder, lock = records_folder()
+        stack.callback(os.close, lock)
+        stack.callback(shutil.rmtree, folder, ignore_errors=True)
         added = probe_env(folder, base=os.environ)
         if not added:
             raise CallError("PERDURE_PROBE is off here, so ranks would write no records; unset it to watch them")
@@ -87,7 +88,10 @@ def main(args: argparse.Namespace) -> int:
             told = job.feed([look], now_s=now_s)
             outlets.give(told, looks=[look], still_open=job.open, now_s=now_s)
         if not node.ranks:
-            outlets.say("no rank was seen: COMMAND started no process with RANK and torch")
+            outlets.say(
+                "no rank was seen: COMMAND started no process with RANK in its environment and torch in it (a script "
+                "without a launcher is watched as torchrun --nproc-per-node 1 SCRIPT)"
+            )
     code = process.returncode
     return 128 - code if code < 0 else code
 
@@ -121,7 +125,7 @@ def _name_of(command: list[str]) -> str:
 
 
 def _pass_on(process: subprocess.Popen[bytes]) -> None:
-    """A terminal's Ctrl-C reaches the command by itself; what is sent to this process alone is passed on."""
+    """A terminal's Ctrl-C reaches the command by itself, so SIGINT is not passed on; what else ends a job is."""
 
     def send(number: int, _: FrameType | None) -> None:
         if process.poll() is None:

@@ -7,10 +7,8 @@ have their cores to themselves while they import.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,8 +19,7 @@ import msgspec
 from perdure.cli.beside import Beside
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import CallError
-from perdure.process.runtime_dir import runtime_dir
-from perdure.progress.probing import probe_env
+from perdure.progress.probing import probe_env, records_folder
 from perdure.supervisor.vocabulary import Acknowledge, Mute
 from perdure.supervisor.watching import Began, Ending, Found, Gone, Said, Told, Wanted
 
@@ -69,7 +66,7 @@ class NodeEye:
         family: Sequence[int] = (),
         clock: Clock = SYSTEM,
     ) -> None:
-        self.folder, self._lock = _folder()
+        self.folder, self._lock = records_folder()
         self._setup = EyeSetup(folder=str(self.folder), node=node, disks=tuple(disks), family=tuple(family))
         self._told: list[Told] = []
         self._beside = Beside(_EYE, first=self._first, what="the watch over its ranks", clock=clock)
@@ -164,39 +161,3 @@ class JobJudge:
         yield b"S" + msgspec.json.encode(self._setup)
         for mute in self._mutes:
             yield b"M" + msgspec.json.encode(mute)
-
-
-def _folder() -> tuple[Path, int]:
-    """Make a folder for the records of a node's ranks, in memory if it can be; return it, and a descriptor that locks
-    it. Those that nobody holds were left by launchers that were killed, and are removed.
-    """
-    memory = Path("/dev/shm")
-    home = memory if os.access(memory, os.W_OK) else runtime_dir()
-    prefix = f"perdure-ranks-{os.geteuid()}-"
-    for old in home.glob(f"{prefix}*"):
-        if (fd := _locked(old)) is not None:
-            shutil.rmtree(old, ignore_errors=True)
-            os.close(fd)
-    while True:
-        folder = Path(tempfile.mkdtemp(prefix=prefix, dir=home))
-        fd = _locked(folder)
-        if fd is not None and folder.exists():  # else another launcher took it for one that was left
-            return folder, fd
-        if fd is not None:
-            os.close(fd)
-
-
-def _locked(folder: Path) -> int | None:
-    """A descriptor that locks ``folder``, a folder of ours; None if somebody else does, or it is gone."""
-    try:
-        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except OSError:
-        return None
-    try:
-        if os.fstat(fd).st_uid == os.geteuid():
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-    except OSError:
-        pass
-    os.close(fd)
-    return None

@@ -145,7 +145,7 @@ class Webhook:
         self.sent = 0
         self.dropped = 0
         self.problem = ""
-        "Why the last verdict that was not delivered was not; empty once one was."
+        "Why the last try that failed did; empty once a verdict was delivered."
         self._thread = threading.Thread(target=self._run, name="perdure-webhook", daemon=True)
         self._thread.start()
 
@@ -163,6 +163,12 @@ class Webhook:
         """Wait until all is told or given up; whether it is."""
         with self._more:
             return self._more.wait_for(lambda: not self._waiting and not self._busy, timeout_s)
+
+    @property
+    def undelivered(self) -> int:
+        """Verdicts that are still to be told."""
+        with self._more:
+            return len(self._waiting) + self._busy
 
     def close(self, timeout_s: float = 5.0) -> None:
         """Tell what waits, for at most ``timeout_s``, and end."""
@@ -199,6 +205,8 @@ class Webhook:
             if not problem:
                 self._remember(verdict, labels)
                 return ""
+            with self._more:
+                self.problem = problem
             if not again or left == 0:
                 break
             if self._ending.wait(min(_MOST_WAIT_S, max(at_least_s, pause_s * random.uniform(0.8, 1.2)))):
