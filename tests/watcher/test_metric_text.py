@@ -107,6 +107,7 @@ DCGM_FI_DEV_POWER_USAGE{gpu="1",Hostname="n1"} 650.5
 DCGM_FI_DEV_FB_USED{gpu="1",Hostname="n1"} 1024
 DCGM_FI_DEV_FB_FREE{gpu="1",Hostname="n1"} 3072
 DCGM_FI_DEV_ECC_DBE_VOL_TOTAL{gpu="1",Hostname="n1"} 2
+DCGM_FI_DEV_XID_ERRORS{gpu="1",err_code="79",Hostname="n1"} 79
 DCGM_FI_DEV_ROW_REMAP_FAILURE{gpu="1",Hostname="n1"} 1
 DCGM_FI_DEV_CLOCK_THROTTLE_REASONS{gpu="1",Hostname="n1"} 72
 DCGM_FI_DEV_PCIE_LINK_WIDTH{gpu="1",Hostname="n1"} 8
@@ -124,6 +125,7 @@ def test_gpus_of_dcgm_are_read_by_node() -> None:
     assert (second.temperature_c, second.utilization, second.power_w) == (91, 0.99, 650.5)
     assert (second.memory_used_bytes, second.memory_total_bytes) == (1 << 30, 4 << 30)
     assert (second.ecc_uncorrected, second.remap_failed, second.remap_pending) == (2, True, False)
+    assert (first.xid, second.xid) == (None, 79)
     assert (second.throttled, second.pcie_width) == (("hardware slowdown", "heat"), 8)
 
 

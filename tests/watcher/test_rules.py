@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from perdure.watcher.labels import Label
+from perdure.watcher.logs.kernel import XIDS
 from perdure.watcher.rules import AGAIN_S, NodeRules, kernel_hangs
 from perdure.watcher.samples import DiskState, GpuState, NodeSample, RankSample
 
@@ -104,6 +105,14 @@ def test_a_count_that_grew_is_told_once_with_how_much() -> None:
         (4, "gpu-ecc", Label.GPU_ECC, ("ecc_uncorrected 5 -> 1",)),
         (7, "oom-kill", Label.HOST_OOM, ("oom_kills 0 -> 4",)),
     ]
+
+
+def test_an_xid_that_is_new_is_told_if_it_is_the_fault_of_the_gpu() -> None:
+    rules = NodeRules()
+    found = []
+    for at_s, xid in enumerate([79, 79, 0, 79, 13, 45, 13, None, 48, 92]):  # 13: a program; 45: what follows; 92: mild
+        found += [(at_s, one.label, one.strength >= 0.8) for one in rules.look(node(at_s, gpus=gpu(xid=xid)))]
+    assert found == [(3, Label.GPU_OFF_BUS, True), (8, Label.GPU_ECC, True), (9, XIDS[92].label, False)]
 
 
 def test_a_disk_that_could_be_written_and_is_read_only_now_is_told() -> None:

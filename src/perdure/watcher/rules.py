@@ -7,6 +7,7 @@ innocent:
 | evidence | innocent otherwise |
 |---|---|
 | `gpu-ecc` the count of uncorrected errors grew | what was counted before the watch began |
+| `gpu-xid` a GPU's last Xid is another one | what a program did wrong, what follows from something else |
 | `gpu-remap-failed`, `gpu-remap-pending` | |
 | `gpu-lost`, `gpu-silent` the driver or a GPU does not answer any more | GPUs that were never there |
 | `gpu-throttled` heat, warmth, slowdown or power brake, half a minute long | the power cap: busy GPUs are at it |
@@ -27,7 +28,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from perdure.watcher.evidence import Evidence
-from perdure.watcher.labels import Label
+from perdure.watcher.labels import Action, Label, Owner
+from perdure.watcher.logs.kernel import OTHER_XID, XIDS
 from perdure.watcher.samples import DiskState, GpuState, NodeSample, RankSample
 
 __all__ = ["AGAIN_S", "NodeRules", "kernel_hangs"]
@@ -68,6 +70,7 @@ class _Node:
 
     at_s: float = float("-inf")
     ecc: dict[int, int] = field(default_factory=dict)
+    xid: dict[int, int] = field(default_factory=dict)
     oom_kills: int | None = None
     writable: set[str] = field(default_factory=set)
     since_s: dict[str, float] = field(default_factory=dict)
@@ -96,7 +99,13 @@ class NodeRules:
         at_s = sample.at_s if at_s is None else at_s
         found = [
             Evidence(
-                kind=grew.kind, at_s=at_s, sentence=grew.sentence, nodes=(sample.node,), label=grew.label, raw=grew.raw
+                kind=grew.kind,
+                at_s=at_s,
+                sentence=grew.sentence,
+                nodes=(sample.node,),
+                strength=grew.strength,
+                label=grew.label,
+                raw=grew.raw,
             )
             for grew in _grown(sample, node)
         ]
@@ -148,6 +157,7 @@ def kernel_hangs(ranks: Iterable[RankSample], *, at_s: float) -> list[Evidence]:
 def _grown(sample: NodeSample, node: _Node) -> Iterator[_Holds]:
     """Counters that are higher than in the sample before; one that fell was begun anew."""
     for gpu in sample.gpus:
+        yield from _new_xid(gpu, sample, node)
         if gpu.ecc_uncorrected is None:
             continue
         before, node.ecc[gpu.index] = node.ecc.get(gpu.index), gpu.ecc_uncorrected
@@ -171,6 +181,21 @@ def _grown(sample: NodeSample, node: _Node) -> Iterator[_Holds]:
                 Label.HOST_OOM,
                 raw=(f"oom_kills {kills} -> {sample.oom_kills}",),
             )
+
+
+def _new_xid(gpu: GpuState, sample: NodeSample, node: _Node) -> Iterator[_Holds]:
+    """A GPU whose last Xid is another one than in the sample before, if that is its fault."""
+    if gpu.xid is None:
+        return
+    before, node.xid[gpu.index] = node.xid.get(gpu.index), gpu.xid
+    if before is None or gpu.xid in (0, before):
+        return
+    meaning = XIDS.get(gpu.xid, OTHER_XID)
+    if meaning.after or meaning.owner is Owner.USER:
+        return
+    mild = meaning.note or meaning.action is Action.WARN
+    text = f"{_gpu(gpu, sample)}: {meaning.means} (Xid {gpu.xid})"
+    yield _Holds("", "gpu-xid", text, meaning.label, strength=0.7 if mild else 1.0, raw=(f"xid {before} -> {gpu.xid}",))
 
 
 def _held(sample: NodeSample, node: _Node) -> Iterator[_Holds]:

@@ -152,6 +152,8 @@ class GpuState(msgspec.Struct, frozen=True, kw_only=True):
     pcie_width: int | None = None
     pcie_width_max: int | None = None
     nvlinks_down: int | None = None
+    xid: int | None = None
+    "The last Xid that its driver has reported, where that is counted; 0: none."
     foreign_pids: tuple[int, ...] = ()
     "Processes on it that are not of this job."
     bus: str = ""

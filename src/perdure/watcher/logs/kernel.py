@@ -17,7 +17,7 @@ from typing import TypeVar
 from perdure.watcher.labels import CLASSES, Action, Label, Owner
 from perdure.watcher.logs.reading import Line
 
-__all__ = ["BURST_S", "XIDS", "Xid", "XidMeaning", "roots", "xid_of"]
+__all__ = ["BURST_S", "OTHER_XID", "XIDS", "Xid", "XidMeaning", "roots", "xid_of"]
 
 BURST_S = 5.0
 
@@ -124,7 +124,7 @@ def _table() -> dict[int, XidMeaning]:
 XIDS: Mapping[int, XidMeaning] = MappingProxyType(_table())
 "The numbers whose meaning we know; another one is a GPU that fails, for its driver says so."
 
-_UNKNOWN = _of(Label.GPU_OTHER, "the driver reports an error of the GPU")
+OTHER_XID = _of(Label.GPU_OTHER, "the driver reports an error of the GPU")
 _MENDED = _of(Label.NVLINK_NONFATAL, "an NVLink of the fifth generation mended an error")
 
 
@@ -141,9 +141,9 @@ def xid_of(line: Line) -> Xid | None:
     ):
         return None
     code, rest = int(match["code"]), match["rest"]
-    meaning = XIDS.get(code, _UNKNOWN)
+    meaning = XIDS.get(code, OTHER_XID)
     if code == 45 and (cause := _CAUSED.search(rest)):  # the line of the cause itself may be lost
-        meaning = XIDS.get(int(cause[1]), _UNKNOWN)
+        meaning = XIDS.get(int(cause[1]), OTHER_XID)
     if 144 <= code <= 150 and _NONFATAL.search(rest):
         meaning = _MENDED
     device = (match["device"] or "").removeprefix("PCI:")
