@@ -1,11 +1,9 @@
 """The process that judges a job beside its controller: ``python -m perdure.cli.watch_judge FD``.
 
-`Judging` is what it does, without I/O. Three things lie between the watcher's `JobWatch` and a controller:
+`Judging` is what it does, without I/O. Two things lie between the watcher's `JobWatch` and a controller:
 
 - *Names.* The watcher counts incidents within its own life. Here an incident is called ``RUN-ATTEMPT.NUMBER``, and no
   other of the job is, also after this process or the controller was started again.
-- *Time.* After a death the watcher takes a moment to see what the others and the logs say of it. Restarts are faster
-  than that: looks at the next attempt wait until the one before has been judged.
 - *The past*, which outlives this process in the file of verdicts.
 """
 
@@ -41,7 +39,6 @@ __all__ = ["Judging"]
 
 _PERIOD_S: Final = 1.0
 _SOONEST_S: Final = 0.1
-_JUDGED_S: Final = 2.2
 _MOST_HELD: Final = 1 << 15
 
 
@@ -61,18 +58,16 @@ class Judging:
             if line.run == run:
                 number = int(line.incident.rpartition(".")[2])
                 self._numbers[line.attempt] = max(number, self._numbers.get(line.attempt, 0))
-        self._attempt = -1
         self._looks: deque[NodeLook] = deque(maxlen=_MOST_HELD)
-        self._dead: set[int] = set()
-        self._died_s = -_JUDGED_S
+        self._dead: set[tuple[int, int]] = set()
 
     def take(self, look: NodeLook) -> bool:
         """Take a look; whether it should be judged at once, as a rank has ended."""
-        if look.attempt < self._attempt:
-            return False
         self._looks.append(look)
-        ended = {each.rank for each in look.samples if each.ended}
-        return look.attempt == self._attempt and not ended <= self._dead
+        ended = {(look.attempt, each.rank) for each in look.samples if each.ended}
+        fresh = look.attempt == (self._watch.attempt or 0) and not ended <= self._dead
+        self._dead |= ended
+        return fresh
 
     def tell(self, said: Mute | Acknowledge, *, now_s: float) -> None:
         """A person has said ``said``; about an incident that is over it says nothing any more."""
@@ -92,15 +87,8 @@ class Judging:
 
     def turn(self, *, now_s: float, wall_s: float) -> list[Line]:
         """Judge what has arrived; return what is new or has changed, as it is to be written."""
-        newest = max((each.attempt for each in self._looks), default=self._attempt)
-        if self._attempt < newest and (now_s - self._died_s >= _JUDGED_S or self._attempt < 0):
-            self._attempt, self._dead = newest, set()
-        self.seen = looks = [each for each in self._looks if each.attempt <= self._attempt]
-        self._looks = deque((each for each in self._looks if each.attempt > self._attempt), maxlen=_MOST_HELD)
-        dead = {each.rank for look in looks for each in look.samples if each.ended}
-        if dead - self._dead and not self._dead:
-            self._died_s = now_s
-        self._dead |= dead
+        self.seen = looks = list(self._looks)
+        self._looks.clear()
         n_acted = len(self._watch.past.entries)
         told = self._watch.feed(looks, now_s=now_s)
         new = self._watch.past.entries[n_acted:] if len(self._watch.past.entries) > n_acted else ()
@@ -119,7 +107,7 @@ class Judging:
 
     def _name(self, verdict: Verdict) -> tuple[str, int]:
         if verdict.incident not in self._names:
-            attempt = max(self._attempt, 0)
+            attempt = self._watch.attempt or 0
             self._numbers[attempt] = number = self._numbers.get(attempt, 0) + 1
             self._names[verdict.incident] = f"{self._run[:4]}-{attempt}.{number}", attempt
         return self._names[verdict.incident]

@@ -5,7 +5,9 @@ It does no I/O. It runs in `perdure watch`, which only tells, or in the controll
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Sequence
+from typing import Final
 
 from perdure.watcher.analyser import Analyser, Detector, Settings
 from perdure.watcher.evidence import Verdict
@@ -20,6 +22,9 @@ from perdure.watcher.of_resume import OfResume
 from perdure.watcher.samples import NodeLook
 
 __all__ = ["JobWatch", "detectors"]
+
+_JUDGED_S: Final = 2.2
+_MOST_WAITING: Final = 1 << 15
 
 
 def detectors() -> tuple[Detector, ...]:
@@ -37,11 +42,19 @@ class JobWatch:
     ) -> None:
         self._analyser = Analyser({}, settings, detectors=(*detectors(), *more), past=past)
         self._attempt: int | None = None
+        self._waiting: deque[NodeLook] = deque(maxlen=_MOST_WAITING)
+        self._dead: set[int] = set()
+        self._died_s = -_JUDGED_S
 
     @property
     def past(self) -> Past:
         """What was acted on; to be given to whoever watches after this one."""
         return self._analyser.past
+
+    @property
+    def attempt(self) -> int | None:
+        """The attempt that is judged now; None before the first look."""
+        return self._attempt
 
     @property
     def open(self) -> tuple[Verdict, ...]:
@@ -52,16 +65,25 @@ class JobWatch:
         """Take the looks that have arrived since the last call; return the incidents that are new or have changed.
 
         To be called about once a second, also if nothing has arrived: a node that is silent is found so. The highest
-        attempt counts; looks at one before it are left out.
+        attempt counts; looks at one before it are left out. After a death the watcher takes a moment to see what the
+        others and the logs say of it, and restarts are faster than that: looks at the next attempt wait until then.
         """
-        attempt = max((each.attempt for each in looks), default=self._attempt)
-        if attempt is not None and (self._attempt is None or attempt > self._attempt):
-            if self._attempt is not None:
-                now = [each for each in looks if each.attempt == attempt]
-                ranks = {each.node: sorted(sample.rank for sample in each.samples) for each in now}
-                self._analyser.restarted(attempt, ranks)
-            self._attempt = attempt
-        looks = [each for each in looks if each.attempt == self._attempt]
+        self._waiting += looks
+        newest = max((each.attempt for each in self._waiting), default=self._attempt)
+        if self._attempt is None:
+            self._attempt = newest
+        elif newest is not None and newest > self._attempt and now_s - self._died_s >= _JUDGED_S:
+            self._attempt, self._dead = newest, set()
+            now = [each for each in self._waiting if each.attempt == newest]
+            ranks = {each.node: sorted(sample.rank for sample in each.samples) for each in now}
+            self._analyser.restarted(newest, ranks)
+        looks = [each for each in self._waiting if each.attempt == self._attempt]
+        later = [each for each in self._waiting if self._attempt is not None and each.attempt > self._attempt]
+        self._waiting = deque(later, maxlen=_MOST_WAITING)
+        dead = {sample.rank for each in looks for sample in each.samples if sample.ended}
+        if dead and not self._dead:
+            self._died_s = now_s
+        self._dead |= dead
         return self._analyser.feed(
             [sample for each in looks for sample in each.samples],
             [each.host for each in looks if each.host is not None],
