@@ -178,6 +178,7 @@ def test_an_error_counter_that_grows_names_the_node_though_another_exporter_hang
             assert not [each for each in told(out) if each["label"] == "hw.gpu_ecc"]  # they were there before
             pages.texts["/a"] = dcgm("gpu-7", ecc=4)
             wait_until(lambda: [each for each in told(out) if each["label"] == "hw.gpu_ecc"])
+            wait_until(lambda: pages.asked.get("/c", 0) >= 2)  # so it has been given up once
             watch.send_signal(signal.SIGINT)
             _, stderr = watch.communicate(timeout=30)
     (said,) = [each for each in told(out) if each["label"] == "hw.gpu_ecc"]
