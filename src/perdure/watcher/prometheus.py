@@ -137,6 +137,8 @@ def scrape(url: str, *, timeout_s: float = 5.0) -> Page:
     (result,) = got
     if isinstance(result, CallError | StorageError):
         raise result
+    if isinstance(result, TimeoutError) or isinstance(getattr(result, "reason", None), TimeoutError):
+        raise DeadlineExceeded(f"{url} did not answer within {timeout_s:g} s", what=url)
     if isinstance(result, Exception):
         raise StorageError(f"{url} cannot be read: {result}", url=url) from result
     return parse(result)
