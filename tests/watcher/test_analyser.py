@@ -246,20 +246,3 @@ def test_ranks_that_are_gone_without_a_word_at_the_end_of_a_job_are_not_acted_on
     job = Job()
     told = job.live(3, {1: {"state": "X"}}) + job.live(200, state="X", go_on=False)
     assert all(each.stage is not Stage.VERDICT for each in told)
-
-
-@pytest.mark.parametrize("own_steps", [40, None])
-def test_whoever_begins_to_look_in_the_middle_of_a_hang_knows_that_it_is_no_first_step(own_steps: int | None) -> None:
-    analyser = Analyser(nodes_of(4), Settings(phase_deadlines=phase_deadlines("step=8")))
-    told: list[Verdict] = []
-    for second in range(30):
-        looks = [
-            sample(
-                rank, float(second), step=40, own_steps=own_steps, in_collective=rank != 1,
-                groups=(group("world", 4, 400 if rank != 1 else 399, 399),),
-            )
-            for rank in range(4)
-        ]  # fmt: skip
-        told += analyser.feed(looks, now_s=float(second))
-    acted = [each.ranks for each in told if each.stage is Stage.VERDICT and each.action is Action.RESTART]
-    assert acted == ([(1,)] if own_steps else [])

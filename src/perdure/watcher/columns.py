@@ -192,8 +192,7 @@ class Columns:
 
         before = self.phase[rows]
         starts = anew | (before == Phase.STARTING) | (before == Phase.RESTORING) | (before == Phase.ABSENT)
-        own = np.where(anew, ints([s.own_steps or 0 for s in some]), 0)  # done before anybody looked
-        self.from_step[rows] = np.where(starts, step - own, self.from_step[rows])  # what is restored sets it
+        self.from_step[rows] = np.where(starts, step, self.from_step[rows])  # what is restored sets it
         self.pid[rows], self.step[rows], self.phase[rows], self.calls[rows] = pid, step, phase, calls
         self.beat[rows], self.state[rows], self.at_s[rows], self.heard_s[rows] = beat, state, at_s, now_s
         self.phase_known[rows] = [bool(s.phase) for s in some]

@@ -39,8 +39,6 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     beat_age_s: float | None = None
     step: int | None = None
     "Completed optimizer steps."
-    own_steps: int | None = None
-    "Of these, those that this process has timed: how far it is from its own start, whatever it has restored."
     phase: str = ""
     "A name of `perdure.progress.Phase` in lower case, or loading; empty if the rank tells none."
     phase_s: float = 0.0
