@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from perdure.watcher.node_watch import NodeWatch
-from perdure.watcher.samples import LogLine
+from perdure.watcher.samples import LogLine, RankSample
 
 
 def test_new_lines_of_ranks_and_of_the_kernel_are_in_the_look(tmp_path: Path) -> None:
@@ -35,3 +37,22 @@ def test_a_kernel_log_that_cannot_be_read_is_no_trouble(tmp_path: Path) -> None:
     watch = NodeWatch(tmp_path, node="a", kernel_log=tmp_path / "none")
     assert watch.look().lines == ()
     watch.close()
+
+
+def test_ranks_of_one_restart_that_show_in_different_looks_are_one_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pids: list[tuple[int, ...]] = [(1, 2, 3), (11, 2, 3), (11, 12, 3), (11, 12, 13), (11, 12, 13), (11, 22, 13)]
+    watch = NodeWatch(tmp_path, node="a", kernel_log=tmp_path / "none")
+    seen = iter(pids)
+
+    def ranks(**_: object) -> tuple[RankSample, ...]:
+        return tuple(
+            RankSample(rank=rank, node="a", at_s=0.0, pid=2**30 + pid) for rank, pid in enumerate(next(seen))
+        )  # fmt: skip
+
+    monkeypatch.setattr(watch._reading, "look", ranks)
+    try:
+        assert [watch.look().attempt for _ in pids] == [0, 1, 1, 1, 1, 2]
+    finally:
+        watch.close()

@@ -52,6 +52,8 @@ class NodeWatch:
         self._logs = None if logs is None else LogTail(logs, node=node, from_end=True)
         self._kernel = None if kernel_log is None else KernelLog(kernel_log, node=node)
         self._attempt = 0
+        self._old: dict[int, int] = {}
+        "Ranks whose process is that of the attempt before."
         self._asked: tuple[int, ...] = ()
 
     @property
@@ -98,8 +100,12 @@ class NodeWatch:
 
     def _note_pids(self, samples: Sequence[RankSample]) -> None:
         pids = {each.rank: each.pid for each in samples}
-        if any(self._pids.get(rank, pid) != pid for rank, pid in pids.items()):
+        changed = {rank for rank, pid in pids.items() if self._pids.get(rank, pid) != pid}
+        # Ranks of one restart do not all show in one look: who still had its old process when it began is of it.
+        late = {rank for rank in changed if self._old.pop(rank, None) == self._pids[rank]}
+        if changed - late:
             self._attempt += 1
+            self._old = {rank: pid for rank, pid in self._pids.items() if rank not in changed}
             self._asked = ()
         self._pids = pids
         for pid in set(pids.values()) - self._known:
