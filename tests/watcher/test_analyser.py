@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from perdure.watcher.analyser import Analyser, Settings
 from perdure.watcher.evidence import Evidence, Stage, Verdict
 from perdure.watcher.explaining import explain
 from perdure.watcher.labels import Action, Label
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import LogLine, Looks, NodeSample, RankSample, Stack
 
 SETTINGS = Settings(phase_deadlines=phase_deadlines("step=30,first-step=100,evaluate=200"))
 LOADING = ("torch/utils/data/dataloader.py:1133 _try_get_data", "train.py:31 batch")
@@ -172,17 +172,9 @@ def test_a_detector_that_is_plugged_in_is_asked_at_every_look_and_its_evidence_j
         lines = 0
         attempts: list[int] = []  # noqa: RUF012
 
-        def feed(
-            self,
-            samples: Sequence[RankSample],
-            *,
-            nodes: Sequence[NodeSample],
-            lines: Sequence[LogLine],
-            stacks: Sequence[Stack],
-            now_s: float,
-        ) -> Iterable[Evidence]:
-            self.lines += len(lines)
-            if lines:
+        def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
+            self.lines += len(looks.lines)
+            if looks.lines:
                 yield Evidence(kind="slow-rank", at_s=now_s, ranks=(1,), nodes=("a",), sentence="rank 1 is slow")
 
         def restarted(self, attempt: int) -> None:

@@ -10,6 +10,7 @@ import pytest
 from perdure.errors import CallError
 from perdure.watcher.log_pulse import LogPulse, Writer
 from perdure.watcher.logs.files import logs_in
+from perdure.watcher.samples import Looks
 
 
 def write(folder: Path, *names: str, at_s: float | None = None) -> None:
@@ -63,7 +64,7 @@ def pulse_of(n: int, *, seconds: float, writes: dict[int, float]) -> list[tuple[
     for second in range(int(seconds)):
         now = {rank: Writer(rank, f"{rank}.log") for rank in range(n) if second <= writes.get(rank, seconds)}
         pulse.wrote(now, now_s=float(second))
-        found = list(pulse.feed((), nodes=(), lines=(), stacks=(), now_s=float(second)))
+        found = list(pulse.feed(Looks(), now_s=float(second)))
     return [each.ranks for each in found]
 
 

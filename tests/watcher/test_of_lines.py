@@ -13,7 +13,7 @@ from perdure.watcher.analyser import Analyser
 from perdure.watcher.evidence import Evidence, Verdict
 from perdure.watcher.labels import Label
 from perdure.watcher.of_lines import OfLines
-from perdure.watcher.samples import LogLine, RankSample
+from perdure.watcher.samples import LogLine, Looks, RankSample
 
 CAUGHT = (
     "Traceback (most recent call last):",
@@ -145,9 +145,9 @@ def test_decoys_and_advice_are_no_reasons() -> None:
 def test_a_restart_forgets_what_ranks_said() -> None:
     detector = OfLines()
     seen = look(1)
-    detector.feed(seen, nodes=(), lines=of_rank(1, OOM), stacks=(), now_s=1.0)
+    detector.feed(Looks(samples=seen, lines=of_rank(1, OOM)), now_s=1.0)
     detector.restarted(1)
-    found: list[Evidence] = list(detector.feed(look(2, dead={1: RAISED}), nodes=(), lines=(), stacks=(), now_s=2.0))
+    found: list[Evidence] = list(detector.feed(Looks(samples=look(2, dead={1: RAISED})), now_s=2.0))
     assert found == []
 
 
@@ -156,9 +156,9 @@ def test_a_storm_of_lines_is_bounded_in_time_and_memory_and_counted() -> None:
     words = [f"error {number:x} {'xyz'[number % 3] * (number % 97)} in part" for number in range(100_000)]
     lines = [*of_rank(1, *words), *of_rank(1, OOM)]
     began = time.process_time()
-    detector.feed(look(1), nodes=(), lines=lines, stacks=(), now_s=1.0)
+    detector.feed(Looks(samples=look(1), lines=lines), now_s=1.0)
     took = time.process_time() - began
-    found = list(detector.feed(look(2, dead={1: RAISED}), nodes=(), lines=(), stacks=(), now_s=2.0))
+    found = list(detector.feed(Looks(samples=look(2, dead={1: RAISED})), now_s=2.0))
     assert detector.dropped > 90_000
     assert [each.label for each in found] == [Label.GPU_OOM]
     assert took < 5.0

@@ -7,12 +7,12 @@ import pytest
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.labels import Label
 from perdure.watcher.of_metrics import OfMetrics, numbers_in
-from perdure.watcher.samples import LogLine
+from perdure.watcher.samples import LogLine, Looks
 
 
 def fed(watch: OfMetrics, *texts: str, rank: int = 0) -> list[Evidence]:
     lines = [LogLine(text=text, at_s=1.0, rank=rank) for text in texts]
-    return list(watch.feed([], nodes=[], lines=lines, stacks=[], now_s=1.0))
+    return list(watch.feed(Looks(lines=lines), now_s=1.0))
 
 
 def step(number: int, norm: bool = True) -> str:

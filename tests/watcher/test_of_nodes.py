@@ -12,7 +12,7 @@ from perdure.watcher.detecting import Held
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.of_loss import OfLoss
 from perdure.watcher.of_nodes import OfFills, OfNodes
-from perdure.watcher.samples import DiskState, NodeSample
+from perdure.watcher.samples import DiskState, Looks, NodeSample
 from perdure.watcher.verdicts import judge
 
 GB = 1_000_000_000
@@ -23,7 +23,7 @@ def fed(detector: Any, machines: Sequence[NodeSample]) -> list[tuple[float, Evid
     return [
         (machine.at_s, each)
         for machine in machines
-        for each in detector.feed((), nodes=(machine,), lines=(), stacks=(), now_s=machine.at_s)
+        for each in detector.feed(Looks(nodes=(machine,)), now_s=machine.at_s)
     ]
 
 
@@ -102,7 +102,7 @@ def test_a_loss_that_is_told_no_more_is_found_while_steps_go_on() -> None:
         step = 10 * second
         said = {"loss": 1.0, "loss_step": step if second < 100 or second >= 200 else 990}
         seen = [sample(0, float(second), step=step, **said)]
-        found += [(second, e) for e in detector.feed(seen, nodes=(), lines=(), stacks=(), now_s=float(second))]
+        found += [(second, e) for e in detector.feed(Looks(samples=seen), now_s=float(second))]
     assert {(each.kind, each.label) for _, each in found} == {("metric_lost", "train.metric_lost")}
     assert [second for second, _ in found] == list(range(found[0][0], 200))
     assert 104 < found[0][0] < 110

@@ -12,7 +12,7 @@ from looks import nodes_of, sample
 from perdure.watcher.analyser import Analyser
 from perdure.watcher.evidence import Evidence, Verdict
 from perdure.watcher.of_pace import OfPace
-from perdure.watcher.samples import NodeSample, RankSample
+from perdure.watcher.samples import Looks, NodeSample, RankSample
 
 Said = Callable[[int, int], dict[str, Any]]
 
@@ -44,7 +44,7 @@ def fed(
             NodeSample(node=node, at_s=float(second), cpus=8, **{"cpu_wait": 0.01, **machine(node, second)})
             for node in sorted({each.node for each in look})
         ]
-        found += [(second, e) for e in pace.feed(look, nodes=nodes, lines=(), stacks=(), now_s=float(second))]
+        found += [(second, e) for e in pace.feed(Looks(samples=look, nodes=nodes), now_s=float(second))]
     return found
 
 
@@ -109,10 +109,10 @@ def test_the_first_steps_may_take_long_and_a_restart_forgets() -> None:
     assert fed(looks_of(4, 60, compiling)) == []
     pace = OfPace()
     for second, look in enumerate(looks_of(8, 75, slow)):
-        found = list(pace.feed(look, nodes=(), lines=(), stacks=(), now_s=float(second)))
+        found = list(pace.feed(Looks(samples=look), now_s=float(second)))
     assert found
     pace.restarted(1)
-    assert not list(pace.feed(look, nodes=(), lines=(), stacks=(), now_s=80.0))
+    assert not list(pace.feed(Looks(samples=look), now_s=80.0))
 
 
 def test_an_end_is_told_by_silence() -> None:
@@ -190,7 +190,7 @@ def _rough_life(seed: int) -> set[str]:
         ]
         if count:
             count, passed_s, work_s = 0, 0.0, np.zeros(n_ranks)
-        found |= {each.kind for each in pace.feed(seen, nodes=(), lines=(), stacks=(), now_s=now_s)}
+        found |= {each.kind for each in pace.feed(Looks(samples=seen), now_s=now_s)}
     return found
 
 

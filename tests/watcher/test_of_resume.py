@@ -8,14 +8,14 @@ import pytest
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.labels import Label
 from perdure.watcher.of_resume import OfResume
-from perdure.watcher.samples import LogLine
+from perdure.watcher.samples import LogLine, Looks
 
 
 def printed(watch: OfResume, first: int, losses: list[float], *, rank: int = 0, every: int = 5) -> list[Evidence]:
     found: list[Evidence] = []
     for number, loss in enumerate(losses):
         line = LogLine(text=f"step {first + every * number} loss {loss:.4f} lr 0.02", at_s=1.0, rank=rank)
-        found = list(watch.feed([], nodes=[], lines=[line], stacks=[], now_s=1.0))
+        found = list(watch.feed(Looks(lines=[line]), now_s=1.0))
     return found
 
 

@@ -29,7 +29,7 @@ from perdure.watcher.labels import Label
 from perdure.watcher.liveness import deaths, frozen, in_kernel, out_of_memory, silent_nodes
 from perdure.watcher.patience import Patience
 from perdure.watcher.replicas import Replicas, far_norms, nan_source
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import LogLine, Looks, NodeSample, RankSample, Stack
 from perdure.watcher.standing import Standing, standing
 
 __all__ = ["Analyser", "Detector", "Settings"]
@@ -63,15 +63,7 @@ class Settings:
 class Detector(Protocol):
     """Something else that finds evidence: of slow ranks, losses, lines. Its `Evidence` meets the table by its kind."""
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """Take a look; return what was found in it. A condition is to be found again at every look while it holds."""
         ...
 
@@ -182,8 +174,9 @@ class Analyser:
         evidence = [*self._of_ranks(now_s), *self._of_numbers(samples, now_s)]
         evidence += out_of_memory(self._oom_kills, nodes, now_s)
         self._oom_kills.update({each.node: each.oom_kills for each in nodes if each.oom_kills is not None})
+        looks = Looks(samples=samples, nodes=nodes, lines=lines, stacks=stacks)
         for detector in self._detectors:
-            evidence += detector.feed(samples, nodes=nodes, lines=lines, stacks=stacks, now_s=now_s)
+            evidence += detector.feed(looks, now_s=now_s)
         told = self._incidents.feed(
             evidence,
             now_s,

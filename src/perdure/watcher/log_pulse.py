@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.watcher.evidence import Evidence
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import Looks
 
 __all__ = ["LogPulse", "Writer"]
 
@@ -68,15 +68,7 @@ class LogPulse:
             known.longest_s = max(now_s - known.wrote_s, _FADES * known.longest_s)
             known.writer, known.wrote_s, known.pauses = writer, now_s, known.pauses + 1
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """Who is silent now."""
         regular = [each for each in self._pulses.values() if each.pauses >= _REGULAR]
         silent = [each for each in regular if now_s - each.wrote_s > each.limit_s(self._floor_s)]

@@ -33,7 +33,7 @@ from perdure.watcher.logs.kernel import BURST_S, Xid, roots, xid_of
 from perdure.watcher.logs.reading import Line, lines_of
 from perdure.watcher.logs.signatures import CERTAIN, HINT
 from perdure.watcher.logs.told import Told
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import LogLine, Looks, RankSample
 
 __all__ = ["OfLines"]
 
@@ -89,21 +89,13 @@ class OfLines:
         self._survived: set[tuple[str, int | None, tuple[Label, str]]] = set()
         self._noted = Held()
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """What lines say of machines now; and of ranks that have died, why."""
-        ranks = {each.rank: each for each in samples} if self._said or lines else {}
+        ranks = {each.rank: each for each in looks.samples} if self._said or looks.lines else {}
         if self._said:
             self._age(ranks, now_s)
-        if lines:
-            self._read(lines, ranks, now_s)
+        if looks.lines:
+            self._read(looks.lines, ranks, now_s)
         reasons = self._reasons(ranks, now_s) if self._said else []
         return [*self._of_machines.found(now_s), *self._noted.found(now_s), *reasons]
 

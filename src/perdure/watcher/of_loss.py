@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 from perdure.watcher.detecting import EVENT_LASTS_S, Held
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.loss import LossWatch, MetricWatch
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import Looks, RankSample
 
 __all__ = ["OfLoss"]
 
@@ -33,19 +33,11 @@ class OfLoss:
         self._step = -1
         self._held = Held()
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """What holds of the loss."""
         if self._rank is None:
-            self._rank = min((each.rank for each in samples if each.loss_step is not None), default=None)
-        for sample in samples:
+            self._rank = min((each.rank for each in looks.samples if each.loss_step is not None), default=None)
+        for sample in looks.samples:
             if sample.rank == self._rank:
                 self._take(sample, now_s)
         return self._held.found(now_s)

@@ -9,7 +9,7 @@ last eight, nor in three times as many as were ever between two that had it.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,7 @@ import msgspec
 
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.labels import Label
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import Looks
 
 __all__ = ["OfMetrics", "numbers_in", "pairs_in"]
 
@@ -71,17 +71,9 @@ class OfMetrics:
     def __init__(self) -> None:
         self._seen: dict[int, dict[str, dict[str, _Name]]] = {}
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """The metrics that are lost now, each as one piece of evidence."""
-        for line in lines:
+        for line in looks.lines:
             if line.rank is not None and line.source == "rank":
                 self._take(line.rank, numbers_in(line.text))
         found: dict[str, Evidence] = {}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 import msgspec
@@ -10,7 +10,7 @@ import msgspec
 from perdure.watcher.detecting import EVENT_LASTS_S, Held
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.rules import AGAIN_S, NodeRules, kernel_hangs
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import Looks, NodeSample
 from perdure.watcher.slopes import ClockWatch, FillWatch
 
 __all__ = ["OfFills", "OfNodes"]
@@ -33,24 +33,16 @@ class OfNodes:
         self._crowded: dict[str, tuple[float, float, frozenset[str]]] = {}
         self._held = Held()
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """What holds of these nodes."""
-        for node in nodes:
+        for node in looks.nodes:
             for each in self._rules.look(node, at_s=now_s):
                 if each.kind == "cpu-contention":
                     if not self._lasts(node.node, each, now_s):
                         continue
                     each = msgspec.structs.replace(each, kind="contention")  # as the table has it
                 self._held.keep((each.kind, each.nodes, each.sentence), each, until_s=now_s + EVENT_LASTS_S)
-        return [*self._held.found(now_s), *kernel_hangs(samples, at_s=now_s)]
+        return [*self._held.found(now_s), *kernel_hangs(looks.samples, at_s=now_s)]
 
     def _lasts(self, node: str, each: Evidence, now_s: float) -> bool:
         """Whether the same neighbour has been told of for a while; it is each `AGAIN_S`."""
@@ -89,17 +81,9 @@ class OfFills:
         self._nodes: dict[str, _Node] = {}
         self._held = Held()
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """What will be full soon; clocks that have jumped lately."""
-        for sample in nodes:
+        for sample in looks.nodes:
             node = self._nodes.get(sample.node)
             if node is None:
                 node = self._nodes[sample.node] = _Node(sample.node)

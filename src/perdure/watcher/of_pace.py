@@ -32,7 +32,7 @@ from perdure.watcher.evidence import Evidence
 from perdure.watcher.history import StepTimes
 from perdure.watcher.labels import Label
 from perdure.watcher.peers import Peers
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import Looks, NodeSample, RankSample
 
 __all__ = ["OfPace"]
 
@@ -144,20 +144,12 @@ class OfPace:
         self._accused: set[Hashable] = set()
         self._found = Held()
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """Who is slow now, and whether a neighbour explains it."""
-        for node in nodes:
+        for node in looks.nodes:
             self._waits.setdefault(node.node, _Waits()).take(node, now_s)
-        fresh = self._fresh(samples)
-        self._group(samples, fresh)
+        fresh = self._fresh(looks.samples)
+        self._group(looks.samples, fresh)
         for sample in fresh:
             self._compare(sample, now_s)
         for each in self._classes:

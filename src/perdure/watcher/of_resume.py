@@ -7,7 +7,7 @@ attempts before, as `perdure.watcher.loss` does it. A job that is started again 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
@@ -15,7 +15,7 @@ import msgspec
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.loss import LossWatch
 from perdure.watcher.of_metrics import pairs_in
-from perdure.watcher.samples import LogLine, NodeSample, RankSample, Stack
+from perdure.watcher.samples import Looks
 
 __all__ = ["OfResume"]
 
@@ -33,17 +33,9 @@ class OfResume:
         self._restarted = False
         self._bad: Evidence | None = None
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """The bad resume, while the loss is not where it was."""
-        for line in lines:
+        for line in looks.lines:
             if line.source == "rank" and line.rank is not None and self._rank in (None, line.rank):
                 self._take(line.rank, line.text, now_s)
         return [] if self._bad is None else [msgspec.structs.replace(self._bad, at_s=now_s)]

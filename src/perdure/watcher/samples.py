@@ -4,11 +4,12 @@ durations are seconds; what is not known is None or empty.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 import msgspec
 
-__all__ = ["DiskState", "GpuState", "GroupState", "LogLine", "NodeLook", "NodeSample", "RankSample", "Stack"]
+__all__ = ["DiskState", "GpuState", "GroupState", "LogLine", "Looks", "NodeLook", "NodeSample", "RankSample", "Stack"]
 
 
 class GroupState(msgspec.Struct, frozen=True, kw_only=True):
@@ -196,3 +197,12 @@ class NodeLook(msgspec.Struct, frozen=True, kw_only=True):
     host: NodeSample | None = None
     lines: tuple[LogLine, ...] = ()
     stacks: tuple[Stack, ...] = ()
+
+
+class Looks(msgspec.Struct, frozen=True, kw_only=True):
+    """All that has been seen of a job since the last time, by whichever nodes: what detectors are given."""
+
+    samples: Sequence[RankSample] = ()
+    nodes: Sequence[NodeSample] = ()
+    lines: Sequence[LogLine] = ()
+    stacks: Sequence[Stack] = ()

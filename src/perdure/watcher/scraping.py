@@ -24,7 +24,7 @@ from perdure.watcher.aside import Aside
 from perdure.watcher.evidence import Evidence
 from perdure.watcher.exporters import Exported, gpus_of_dcgm, node_of_exporter, ranks_of_xpu_timer
 from perdure.watcher.prometheus import Page, scrape
-from perdure.watcher.samples import LogLine, NodeLook, NodeSample, RankSample, Stack
+from perdure.watcher.samples import Looks, NodeLook, NodeSample, RankSample
 from perdure.watcher.web import whole_url
 
 __all__ = ["FAILS", "MOST_URLS", "Exporters", "shown_url"]
@@ -136,15 +136,7 @@ class Exporters:
             for node, samples in by_node.items()
         ]
 
-    def feed(
-        self,
-        samples: Sequence[RankSample],
-        *,
-        nodes: Sequence[NodeSample],
-        lines: Sequence[LogLine],
-        stacks: Sequence[Stack],
-        now_s: float,
-    ) -> Iterable[Evidence]:
+    def feed(self, looks: Looks, *, now_s: float) -> Iterable[Evidence]:
         """Who does not answer, while others do."""
         silent = [each for each in self._all if each.fails >= FAILS]
         if not silent or not any(each.answers and each.fails == 0 for each in self._all):
