@@ -13,9 +13,9 @@ import random
 import select
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal
 
 import msgspec
 
@@ -27,6 +27,7 @@ from perdure.supervisor import messages as m
 from perdure.supervisor import vocabulary as v
 from perdure.supervisor.config import Spec
 from perdure.supervisor.folder import JobFolder, boot_id
+from perdure.supervisor.hearing import Hearing
 from perdure.supervisor.job import Job, NodeFacts
 from perdure.supervisor.journal import Journal
 from perdure.supervisor.machine import Machine
@@ -43,8 +44,6 @@ _RELEASE_S = 5.0
 _ALONE_S = 10.0
 _QUIET_STEPS_S = 5.0
 _LOOKING_LATE_S = 1.0
-
-T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -98,8 +97,7 @@ class Controller:
         self._next_beat_s = self._looked_s = self._alone_since_s = clock.monotonic()
         self._over = False
         self._n_memos = 0
-        self._judge = judge
-        self._open: dict[str, v.Judged] = {}
+        self._hearing = Hearing(judge, handle=self._handle, notice=self._notice)
 
     @property
     def address(self) -> tuple[str, int]:
@@ -122,8 +120,7 @@ class Controller:
                 self._look()
             self._release()
         finally:
-            if self._judge is not None:
-                self._judge.close()
+            self._hearing.close()
             self._folder.unpublish(self.address)
             for peer in self._peers:
                 peer.link.close()
@@ -276,45 +273,18 @@ class Controller:
             for _, peer in self._launchers():
                 if now - peer.heard_s >= self._spec.waits.lease_s and self._somebody_else():
                     self._drop(peer, "silent")
-        self._hear_the_judge()
+        self._ask_for_stacks(self._hearing.hear())
         self._handle(v.Tick())
 
-    def _hear_the_judge(self) -> None:
-        """Take what the watcher has found; one that fails is done without."""
-        answer = self._asks_the_judge(lambda judge: (judge.poll(), judge.problem()))
-        if answer is None:
-            return
-        found, problem = answer
-        if problem:
-            self._notice(problem)
-            self._handle(v.Watching(False))
-        elif found.heard:
-            self._handle(v.Watching(True))
-        for said in found.judged:
-            if said.stage == "cleared":
-                self._open.pop(said.incident, None)
-            else:
-                self._open[said.incident] = said
-            self._handle(said)
-        if found.wanted:
-            base = 0
-            for node in self._machine.job.places:
-                here = tuple(rank for rank in found.wanted if base <= rank < base + node.nproc)
-                base += node.nproc
-                for name, peer in self._launchers():
-                    if here and name == node.name:
-                        self._send(peer, m.Wanted(here))
-
-    def _asks_the_judge(self, asks: Callable[[Judge], T]) -> T | None:
-        if self._judge is None:
-            return None
-        try:
-            return asks(self._judge)
-        except Exception as error:  # whatever has happened to it, the job goes on
-            self._judge = None
-            self._handle(v.Watching(False))
-            self._notice(f"the watcher has failed ({error!r}); the job goes on unwatched")
-            return None
+    def _ask_for_stacks(self, ranks: Sequence[int]) -> None:
+        """Have launchers ask those of ``ranks`` that they run."""
+        base = 0
+        for node in self._machine.job.places if ranks else ():
+            here = tuple(rank for rank in ranks if base <= rank < base + node.nproc)
+            base += node.nproc
+            for name, peer in self._launchers():
+                if here and name == node.name:
+                    self._send(peer, m.Wanted(here))
 
     def _is_worth_a_look(self) -> bool:
         """Whether what happens to ranks now says anything: not if the job ends them of its own will."""
@@ -341,10 +311,10 @@ class Controller:
             case v.Asked() | v.Drain() | v.Uncordon():
                 self._asked(peer, message)
             case v.Mute() | v.Acknowledge():
-                self._send(peer, m.Done(error=self._hush(message)))
+                self._send(peer, m.Done(error=self._hearing.hush(message, job=self._spec.name)))
             case m.Watched(look=look):
-                if self._judge is not None and peer.node is not None and self._is_worth_a_look():
-                    self._asks_the_judge(lambda judge: judge.take(look))
+                if peer.node is not None and self._is_worth_a_look():
+                    self._hearing.take(look)
             case v.RankEnded() | v.Over() | v.Progressed() | v.Late() | v.Examined():
                 if peer.node is not None:
                     self._note_first_step(message)
@@ -364,19 +334,6 @@ class Controller:
             self._handle(message)
         if peer.node is None:
             self._send(peer, m.Done(error=error))
-
-    def _hush(self, message: v.Mute | v.Acknowledge) -> str:
-        """Pass on to the watcher what a person says of incidents; return why not, if not."""
-        if self._judge is None:
-            return f"job {self._spec.name} is not watched"
-        if isinstance(message, v.Acknowledge):
-            names = [name for name in self._open if name == message.incident or name.endswith(f"-{message.incident}")]
-            if len(names) != 1:
-                return f"there is no open incident {message.incident}; open are {', '.join(self._open) or 'none'}"
-            message = v.Acknowledge(names[0])
-        said = message
-        self._asks_the_judge(lambda judge: judge.tell(said))
-        return ""
 
     def _view(self, since: int, *, history: bool) -> m.View:
         now = self._clock.monotonic()
