@@ -150,7 +150,7 @@ _SAID: Final = re.compile(
     + rf"|(?P<inm>(?:in|im|en|em)\s+(?P<inmm>{_MONTH}))(?!\w)"
     + rf"|(?:in|im|en|em|of)\s+(?P<iny>{_YEAR})(?![\w-])"
     + rf"|(?P<on>(?:on|am)\s+(?P<ond>{_any(_DAYS, 3)}))(?!\w)"
-    + rf"|(?P<loose>{_YEAR}(?![\w:.-]|\s*(?:%|km|kg|m\b))|{_MONTH}(?!\w)|(?:{_any(_DAYS, 3)})(?!\w))"
+    + rf"|(?P<loose>{_YEAR}(?![\w:-]|\.\d|\s*(?:%|km|kg|m\b))|{_MONTH}(?!\w)|(?:{_any(_DAYS, 3)})(?!\w))"
     + r")",
     re.IGNORECASE,
 )

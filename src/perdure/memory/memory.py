@@ -8,15 +8,21 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from perdure.errors import CallError
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
+from perdure.memory.ranking import by_slot
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
+from perdure.memory.settle import settle
 from perdure.memory.spaces import folder_of
 
 __all__ = ["Memory"]
+
+_PATIENCE_S: Final = 5.0
+"""How long reading settles what was told before it looks."""
 
 
 class Memory:
@@ -84,13 +90,21 @@ class Memory:
 
     def search(self, question: str, *, limit: int = 10, history: bool = False) -> list[Hit]:
         """Return the facts that fit a question best, the best first: those that hold now, or with ``history`` all."""
-        passages = self._index.search(question, limit=limit * 3)
+        self.settle(deadline_s=_PATIENCE_S)
+        passages = self._index.search(question, limit=max(limit * 3, 30))
         hits: list[Hit] = []
         for passage, score in passages:
             for fact in self._of_passage(passage):
                 shown = fact.state is State.CURRENT or (history and fact.state is not State.FORGOTTEN)
                 hits += [Hit(fact, score, "words")] if shown else []
-        return hits[:limit]
+        return by_slot(question, hits)[:limit]
+
+    def settle(self, *, deadline_s: float = 60.0) -> int:
+        """Find what the facts that were told since replace, by rules, and return how many were looked at.
+
+        Reading does so by itself, for a short time; nothing waits where another process is writing.
+        """
+        return settle(self._ledger, self._index, deadline_s=deadline_s)
 
     def ask(self, question: str) -> Answer:
         """Return the current facts that fit a question, ranked, as an answer."""

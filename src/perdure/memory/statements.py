@@ -159,7 +159,7 @@ def _stops(text: str, began: int, dot: int, after: str, *, at_start: bool) -> bo
     starts = after[:1].isupper() and after.strip(",;:").lower() in _STARTERS
     if len(word) == 1 and word.isalpha():
         ahead = before[: found.start()].split()
-        named = not ahead or ahead[-1][:1].isupper()
+        named = not ahead or ahead[-1][:1].isupper() or ahead[-1][:1].isdigit()
         return not (word.isupper() and named and after[:1].isupper() and not starts)
     if "." in word and all(len(each) <= 2 for each in word.split(".")):
         return lower not in _ABBREVIATIONS and (starts or not after)

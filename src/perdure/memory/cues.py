@@ -1,0 +1,75 @@
+"""Words that tell how a statement stands to what was said before: that it replaces, corrects, takes back or only muses."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+__all__ = ["is_asked", "is_correction", "is_musing", "is_past", "is_retraction", "is_update"]
+
+_UPDATE: Final = re.compile(
+    r"\b(?:now|nowadays|these days|no longer|any ?more|instead|as of|from now on|starting|since (?:last|this|the)|changed?"
+    r"|switch(?:ed|ing)?|replac(?:ed|es|ing)|moved?|moving|swapped|upgraded|renamed|became|becomes|took over|takes over"
+    r"|handed|transferred|promoted|rebooked|rescheduled|postponed|pushed|brought forward|shifted|put (?:me|us|her|him)"
+    r"|updated?|new|raised|lowered|bumped|went (?:up|down)|back (?:to|on|at|in|with)|again|just (?:got|signed|started)"
+    r"|jetzt|nunmehr|inzwischen|nicht mehr|désormais|maintenant|ahora|ya no|agora)\b",
+    re.IGNORECASE,
+)
+_CORRECTION: Final = re.compile(
+    r"\b(?:i mean(?:t)?|meant to (?:say|write)|correction|typo|mistyped|misread|misheard|misspoke|my mistake|my bad"
+    r"|i was wrong|got (?:it|that|this) wrong|was mistaken|mixed (?:\w+ ){0,3}up|scratch that|make that"
+    r"|should (?:be|read|say|have (?:been|said))|not what i|wrong (?:one|way|day|number|name)|upside down|strike that"
+    r"|ignore (?:that|what|my)|in fact|actually|the right one|only heard half|gemeint|je voulais dire|quise decir)\b"
+    r"|^(?:sorry|oops|wait|no|stop|hang on|hold on|\*)[,!. ]",
+    re.IGNORECASE,
+)
+_MUSING: Final = re.compile(
+    r"\b(?:might|may(?! \d)|maybe|perhaps|possibly|could|would|wouldn't|should(?! (?:be|read|say))|if|unless|thinking (?:of|about)|thought about"
+    r"|consider(?:ing)?|toying|dream(?:s|ed|ing)?|wish|hope|hoping|imagine|tempted|fancy|fantasi[sz]\w+|someday|one day"
+    r"|some day|one of these days|at some point|eventually|not sure|no idea|doubt|wonder(?:ing)?|suppose|rumou?r\w*"
+    r"|supposedly|apparently|keeps? (?:sending|asking|telling|saying|nagging)|swears by|raves about|looked? at|browsing"
+    r"|window shopping|pretend\w*|joke|joking|kidding|in theory|wants? (?:me|us|him|her) to|vielleicht|peut-être|quizás)\b",
+    re.IGNORECASE,
+)
+_PAST: Final = re.compile(
+    r"\b(?:used to|formerly|previously|ex-|back then|back in|in those days|had been|at the time|years ago|as a kid|früher)\b",
+    re.IGNORECASE,
+)
+_RETRACTION: Final = re.compile(
+    r"\b(?:no longer|not .{1,40}? any ?more|stopped|quit|gave (?:up|away|back|it)|given up|let (?:\w+ ){1,3}go|got rid of"
+    r"|sold|cancel(?:l?ed|s)|called (?:\w+ )?off|broke (?:it )?(?:up|off)|split up|divorced|died|dead|passed away|shut down"
+    r"|closed down|ended|over for good|retired|removed|deleted|dropped|withdrew|pulled the plug|wound up|threw|binned"
+    r"|scrapped|disbanded|uninstalled|unsubscribed|left (?:the|my|our)|gone|went back|don't .{1,30}? (?:any ?more|these days)"
+    r"|won't|isn't|forget (?:what|that|about)|never mind|nicht mehr|ya no|ne .{1,30}? plus)\b",
+    re.IGNORECASE,
+)
+
+
+def is_update(text: str) -> bool:
+    """Whether the words say that something is otherwise than before."""
+    return bool(_UPDATE.search(text[:1000]))
+
+
+def is_correction(text: str) -> bool:
+    """Whether the words set right what was said before."""
+    return bool(_CORRECTION.search(text[:1000]))
+
+
+def is_musing(text: str) -> bool:
+    """Whether the words are a wish, a plan, a doubt, or a condition, which replace nothing."""
+    return bool(_MUSING.search(text[:1000]))
+
+
+def is_asked(text: str) -> bool:
+    """Whether it is a question."""
+    return text.rstrip("\"'\u201d\u2019) ").endswith(("?", "\uff1f", "\u061f"))
+
+
+def is_past(text: str) -> bool:
+    """Whether the words say how it was before."""
+    return bool(_PAST.search(text[:1000]))
+
+
+def is_retraction(text: str) -> bool:
+    """Whether the words say that something holds no longer."""
+    return bool(_RETRACTION.search(text[:1000]))
