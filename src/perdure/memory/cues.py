@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["is_asked", "is_correction", "is_musing", "is_past", "is_retraction", "is_update"]
+__all__ = ["is_asked", "is_elsewhere", "is_correction", "is_musing", "is_past", "is_retraction", "is_update"]
 
 _UPDATE: Final = re.compile(
     r"\b(?:now|nowadays|these days|no longer|any ?more|instead|as of|from now on|starting|since (?:last|this|the)|changed?"
     r"|switch(?:ed|ing)?|replac(?:ed|es|ing)|moved?|moving|swapped|upgraded|renamed|became|becomes|took over|takes over"
     r"|handed|transferred|promoted|rebooked|rescheduled|postponed|pushed|brought forward|shifted|put (?:me|us|her|him)"
-    r"|updated?|new|raised|lowered|bumped|went (?:up|down)|back (?:to|on|at|in|with)|again|just (?:got|signed|started)"
+    r"|updated?|new|raised|lowered|bumped|went (?:up|down)|back (?:to|on|at|in|with)|just (?:signed|started|switched)"
     r"|jetzt|nunmehr|inzwischen|nicht mehr|désormais|maintenant|ahora|ya no|agora)\b",
     re.IGNORECASE,
 )
@@ -20,15 +20,20 @@ _CORRECTION: Final = re.compile(
     r"|i was wrong|got (?:it|that|this) wrong|was mistaken|mixed (?:\w+ ){0,3}up|scratch that|make that"
     r"|should (?:be|read|say|have (?:been|said))|not what i|wrong (?:one|way|day|number|name)|upside down|strike that"
     r"|ignore (?:that|what|my)|in fact|actually|the right one|only heard half|gemeint|je voulais dire|quise decir)\b"
-    r"|^(?:sorry|oops|wait|no|stop|hang on|hold on|\*)[,!. ]",
+    r"|^(?:sorry|oops|wait|no|stop|hang on|hold on)[,!.]|^\*",
     re.IGNORECASE,
 )
 _MUSING: Final = re.compile(
-    r"\b(?:might|may(?! \d)|maybe|perhaps|possibly|could|would|wouldn't|should(?! (?:be|read|say))|if|unless|thinking (?:of|about)|thought about"
+    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|could|would|wouldn't|should(?! (?:be|read|say))|if (?!you\b|u\b|any|some|who)|unless|thinking (?:of|about)|thought about"
     r"|consider(?:ing)?|toying|dream(?:s|ed|ing)?|wish|hope|hoping|imagine|tempted|fancy|fantasi[sz]\w+|someday|one day"
     r"|some day|one of these days|at some point|eventually|not sure|no idea|doubt|wonder(?:ing)?|suppose|rumou?r\w*"
     r"|supposedly|apparently|keeps? (?:sending|asking|telling|saying|nagging)|swears by|raves about|looked? at|browsing"
     r"|window shopping|pretend\w*|joke|joking|kidding|in theory|wants? (?:me|us|him|her) to|vielleicht|peut-être|quizás)\b",
+    re.IGNORECASE,
+)
+_ELSEWHERE: Final = re.compile(
+    r"\b(?:theirs|hers|mine(?:'s)?|nothing (?:for|about|to do with) us|not (?:us|ours|mine)|the other|next door|someone else"
+    r"|a different|unrelated|separate(?:ly)?)\b",
     re.IGNORECASE,
 )
 _PAST: Final = re.compile(
@@ -58,6 +63,11 @@ def is_correction(text: str) -> bool:
 def is_musing(text: str) -> bool:
     """Whether the words are a wish, a plan, a doubt, or a condition, which replace nothing."""
     return bool(_MUSING.search(text[:1000]))
+
+
+def is_elsewhere(text: str) -> bool:
+    """Whether the words set what they tell apart from what is spoken of."""
+    return bool(_ELSEWHERE.search(text[:1000]))
 
 
 def is_asked(text: str) -> bool:

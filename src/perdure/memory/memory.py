@@ -11,16 +11,18 @@ from types import TracebackType
 from typing import Final
 
 from perdure.errors import CallError
+from perdure.memory.holding import around, by_holding
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
-from perdure.memory.ranking import by_slot
+from perdure.memory.ranking import by_slot, is_sure
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
 from perdure.memory.settle import settle
 from perdure.memory.spaces import folder_of
 
 __all__ = ["Memory"]
 
+_ANSWERS: Final = 10
 _PATIENCE_S: Final = 5.0
 """How long reading settles what was told before it looks."""
 
@@ -108,7 +110,10 @@ class Memory:
 
     def ask(self, question: str) -> Answer:
         """Return the current facts that fit a question, ranked, as an answer."""
-        hits = tuple(self.search(question))
+        found = self.search(question)
+        if not is_sure(found):
+            found = by_holding(question, around(self._ledger, question, found))[:_ANSWERS]
+        hits = tuple(found)
         return Answer(
             "\n".join(hit.fact.text for hit in hits), hits, "rules", "no model: these are facts, not words about them"
         )

@@ -16,8 +16,9 @@ from perdure.memory.families import families_of
 from perdure.memory.records import Hit
 from perdure.memory.slots import slots_of, stem, words_in
 
-__all__ = ["by_slot"]
+__all__ = ["by_slot", "is_sure"]
 
+_SURE: Final = 0.85
 _SMALL: Final = frozenset(
     stem(each)
     for each in (
@@ -47,6 +48,11 @@ def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
         ranked.append((hit.score / best * 0.3 + fit, -at, hit))
     ranked.sort(key=lambda each: each[:2], reverse=True)
     return [replace(hit, score=score) for score, _, hit in ranked]
+
+
+def is_sure(hits: Sequence[Hit]) -> bool:
+    """Whether the first of hits in the order of `by_slot` fills just the slot that was asked for."""
+    return bool(hits) and hits[0].score >= _SURE
 
 
 def _content(words: Sequence[str], *, stemmed: bool = False) -> set[str]:

@@ -47,6 +47,7 @@ _STARTERS: Final = frozenset(
     "the a an he she it we they i you this that these those there here in on at from his her its our their my then but"
     " and so when while after before however also yes no for as if what who how why where please".split()
 )
+_VERBS: Final = frozenset("is was are were has had will".split())
 _MONTHS: Final = tuple(
     "jan feb mar apr may jun jul aug sep oct nov dec mai mär okt dez ene abr ago dic fév avr juin jui aoû déc gen mag giu"
     " lug set ott maj".split()
@@ -136,6 +137,8 @@ def _ends(text: str, start: int, stop: int) -> Iterator[int]:
             continue
         if mark[0] in ("...", "\u2026") and word[:1].islower():
             continue
+        if mark[0] in "!?" and word in _VERBS:
+            continue
         if mark[0] == "." and not _stops(text, max(began, end - 40), mark.start(), word, at_start=end - began < 14):
             continue
         began = end
@@ -147,7 +150,7 @@ def _stops(text: str, began: int, dot: int, after: str, *, at_start: bool) -> bo
     """Whether the full stop at ``dot`` ends a sentence."""
     before = text[began:dot]
     if _NUMBER.search(before + "."):
-        if at_start and not before.strip(" \t(0123456789"):
+        if at_start and not before.strip(" \t.(0123456789"):
             return False
         day = before.split()[-1]
         return not (len(day) < 3 and after[:3].lower() in _MONTHS)
@@ -160,7 +163,7 @@ def _stops(text: str, began: int, dot: int, after: str, *, at_start: bool) -> bo
     if len(word) == 1 and word.isalpha():
         ahead = before[: found.start()].split()
         named = not ahead or ahead[-1][:1].isupper() or ahead[-1][:1].isdigit()
-        return not (word.isupper() and named and after[:1].isupper() and not starts)
+        return not (word.isupper() and (named or word != "I") and after[:1].isupper() and not starts)
     if "." in word and all(len(each) <= 2 for each in word.split(".")):
         return lower not in _ABBREVIATIONS and (starts or not after)
     if lower in _ABBREVIATIONS:

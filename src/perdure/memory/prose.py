@@ -1,0 +1,293 @@
+"""What free prose says of what a question asks: features of statements, and how much each counts.
+
+A statement of a conversation seldom repeats the words of a question: "First week done at Halden Freight" answers "Who
+does Rohan work for?". What tells is who says it, about whom, whether it gives a value of the kind that is asked for,
+whether it is news, whether its words or those beside it are of the question's family, and whether it only muses.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import log
+from typing import Final
+
+from perdure.memory.corrections import kinds_in
+from perdure.memory.cues import is_asked, is_correction, is_elsewhere, is_musing, is_past, is_retraction, is_update
+from perdure.memory.families import families_of, is_kin
+from perdure.memory.slots import folded, stem, words_in
+
+__all__ = ["LATER", "NAMES", "Line", "Question", "features", "is_named", "later", "read"]
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A statement and the turn that it stands in (a number that grows with time)."""
+
+    text: str
+    speaker: str
+    turn: int
+    role: str = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """What a question asks for: its words, the names in it, the kind of value, and families of its words."""
+
+    words: frozenset[str]
+    names: frozenset[str]
+    kinds: frozenset[str]
+    families: frozenset[str]
+    kin: frozenset[str]
+    heads: frozenset[str]
+    yes: bool
+    own: bool
+
+
+_SMALL: Final = frozenset(
+    stem(each)
+    for each in (
+        "a an the is are was were be been am do does did of in at to by for from with as on and or what which who whom whose"
+        " where when how why that this it its s he she they his her their i my you your me we our us current currently now"
+        " there still latest according kind type many much will would have has had take takes use uses go goes get gets"
+        " up out any some not so but if can"
+    ).split()
+)
+_ASKS: Final = (
+    ("time", r"\bwhat time\b|\bwhen\b|\bhow (?:early|late)\b"),
+    ("date", r"\bwhen\b|\b(?:which|what) (?:day|date|year|month|weekday)\b|\bdeadline\b|\bhow (?:often|long)\b"),
+    ("money", r"\bhow much\b|\b(?:price|cost|rent|fee|budget|rate|salary)\b"),
+    ("number", r"\bhow (?:many|much|old|often|big|tall|long|far)\b|\b(?:number|size|age|dose|version|port|price|cost|rent"
+     r"|fee|budget|rate|salary|code|pin|count|deadline|gate|row|seat|room|floor|platform|terminal|phone)\b"),
+    ("name", r"\bwho(?:se|m)?\b|\bwhere\b|\b(?:which|what|what's)\b"),
+    ("address", r"\b(?:url|link|address|e-?mail|endpoint|website|branch|path)\b"),
+    ("place", r"\bwhere\b|\b(?:which|what) (?:city|town|country|street|hall|room|place|gym|library|office|building)\b"),
+)
+_ASK: Final = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _ASKS)
+_YES: Final = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|will|should)\b", re.IGNORECASE)
+_OWN: Final = re.compile(r"\b(?:i|my|we|our|us|me)\b", re.IGNORECASE)
+_PLACE: Final = re.compile(r"\b(?:in|at|to|from|near|under|behind|on|inside|over|into) (?:the |a |my |our )?[\w\u00c0-\u024f]", re.IGNORECASE)
+_MINE: Final = re.compile(r"\bmine\b|^(?:same|me too|lol|ha|haha|noted|ok|cute|wow|congrats|nice|thanks|yes|no)\b", re.IGNORECASE)
+_SELF: Final = re.compile(r"\b(?:i|i'm|i've|i'll|i'd|im|my|me|we|we're|we've|our|us)\b", re.IGNORECASE)
+_OTHERS: Final = re.compile(
+    r"(?:(?:so|and|but|well|ok|anyway|took|for|also|btw|oh|now|yes|no|then|at|even|with)[,:]? )*(?:my|his|her|their|our|your|the)(?: [\w'\u2019]+){1,2}|(?:wife|husband|mum|mom|dad|sister|brother)\b",
+    re.IGNORECASE,
+)
+_PRONOUN: Final = re.compile(r"(?:(?:and|so|but|now) )?(?:he|she|they|it|his|her|their)\b", re.IGNORECASE)
+_CLAUSES: Final = re.compile(r"[,;:.!\u2014] |\b(?:because|cause|since) ")
+_CALENDAR: Final = frozenset(
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july august september"
+    " october november december i ok christmas easter".split()
+)
+
+
+def read(question: str) -> Question:
+    """Return what a question asks for.
+
+    >>> sorted(read("Where does Ana live?").names), sorted(read("Where does Ana live?").kinds)
+    (['ana'], ['name', 'place'])
+    """
+    tokens = words_in(question)
+    names = {_bare(each) for at, each in enumerate(tokens) if at and not each.islower() and not each.isdigit() and each != "I"}
+    stems = {stem(each) for each in tokens if _bare(each) not in names}
+    words = frozenset(stems - _SMALL)
+    kinds = frozenset(kind for kind, pattern in _ASK if pattern.search(question))
+    if kinds & {"time", "date", "money", "number"}:
+        kinds -= {"name"}
+    families = frozenset(family for each in stems for family in families_of(each))
+    kin = frozenset(stem(each) for each in tokens if is_kin(each))
+    ordered = [stem(each) for each in tokens]
+    heads = frozenset(
+        word for before, word in zip(ordered, ordered[1:], strict=False) if word in words and before in words
+    )
+    return Question(words, frozenset(names), kinds, families, kin, heads, bool(_YES.match(question)), bool(_OWN.search(question)))
+
+
+def is_named(word: str, question: Question) -> bool:
+    """Whether a question names somebody so called."""
+    return _bare(word) in question.names
+
+
+def _bare(word: str) -> str:
+    return re.sub(r"(?:'s|\u2019s|'|\u2019)$", "", folded(word))
+
+
+NAMES: Final = (
+    "words", "words_turn", "words_before", "family", "family_turn", "kind", "kind_turn", "news", "by_subject", "by_other",
+    "names", "names_turn", "aide", "kin", "kin_turn", "mine", "musing", "musing_turn", "asked",
+    "length", "turn_length", "past", "self", "place", "yes_retraction", "elsewhere", "clash", "about", "about_kind", "about_family",
+)
+"""What tells whether a statement speaks of what is asked."""
+
+LATER: Final = (
+    "fills", "fills_turn", "recent", "recent_about", "later", "later_about", "later_valid", "musing", "musing_turn", "kin", "kin_turn",
+    "elsewhere_turn", "clash_turn", "update", "update_turn", "correction", "correction_turn", "retraction", "yes_retraction", "later_cue", "alike",
+    "alike_later", "same_kind", "same_kind_later", "same_speaker_later", "by_subject", "aide", "asked", "later_other_words",
+)
+"""What tells, beside that, whether it holds now."""
+
+
+def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]]:
+    """Return numbers for each statement, among them those of `NAMES`. ``lines`` are in the order of time."""
+    stems = [{stem(each) for each in words_in(line.text)} for line in lines]
+    count = Counter(word for some in stems for word in some)
+    weight = {word: log(1 + len(lines) / (1 + count[word])) + 0.1 for word in question.words}
+    whole = sum(weight.values()) or 1.0
+    speakers = {line.speaker for line in lines}
+    subject = {each for each in speakers if any(_bare(word) in question.names for word in words_in(each))}
+    if not subject and speakers & {"user"} and (question.own or question.names):
+        subject = {"user"}
+    by_turn: dict[int, list[int]] = {}
+    for at, line in enumerate(lines):
+        by_turn.setdefault(line.turn, []).append(at)
+    in_order = sorted(by_turn)
+    order = {turn: at for at, turn in enumerate(in_order)}
+    known = question.names | {_bare(word) for each in speakers for word in words_in(each)} | _CALENDAR
+    seen: set[str] = set()
+    other_one = False
+    turn = -1
+    own: list[dict[str, float]] = []
+    for at, line in enumerate(lines):
+        got = kinds_in(line.text)
+        theirs_too = _of_others(line.text, question)
+        carried = line.turn == turn and other_one and bool(_PRONOUN.match(line.text))
+        other_one, turn = theirs_too or carried, line.turn
+        values = {folded(value) for kind, some in got.items() for value in some}
+        families = {family for word in stems[at] for family in families_of(word)}
+        own.append(
+            {
+                "words": sum(weight[word] for word in question.words if _has(word, stems[at])) / whole,
+                "family": sum(_related(word, stems[at], families) for word in question.words) / (len(question.words) or 1),
+                "kind": float(_gives(question, got, line.text, known)),
+                "news": float(bool(values - seen)),
+                "names": float(bool(question.names) and any(_bare(w) in question.names for w in words_in(line.text))),
+                "kin": float(theirs_too or carried),
+                "elsewhere": float(is_elsewhere(line.text)),
+                "clash": float(_clashes(line.text, question)),
+                "musing": _mused(line.text, question),
+                "asked": _asked(line.text),
+                "update": float(is_update(line.text)),
+                "correction": float(is_correction(line.text)),
+                "retraction": float(is_retraction(line.text)),
+                "past": float(is_past(line.text)),
+                "self": float(bool(_SELF.search(line.text))),
+                "place": float("place" in question.kinds and bool(_PLACE.search(line.text))),
+                "who": float("who" in question.kinds),
+                "mine": float(bool(_MINE.search(line.text))),
+                "length": min(2.0, log(1 + len(stems[at])) / 2),
+            }
+        )
+        seen |= values
+    for at, line in enumerate(lines):
+        mates = by_turn[line.turn]
+        mine = own[at]
+        before = by_turn[in_order[order[line.turn] - 1]] if order[line.turn] else []
+        mine["before"] = max([own[other]["words"] for other in before], default=0.0)
+        mine["by_subject"] = float(line.speaker in subject)
+        mine["recent"] = order[line.turn] / (len(order) - 1 or 1)
+        mine["turn_length"] = min(3.0, log(1 + sum(len(stems[other]) for other in mates)) / 2)
+        for name in ("words", "family", "kind", "names", "kin", "musing", "update", "correction", "retraction", "self", "elsewhere", "clash"):
+            mine[name + "_turn"] = max(own[other][name] for other in mates)
+        mine["words_before"] = mine["before"]
+        mine["aide"] = float(line.role == "assistant" or line.speaker == "assistant")
+        mine["by_other"] = float(bool(subject) and line.speaker not in subject and not mine["names_turn"])
+        mine["yes_retraction"] = float(question.yes) * mine["retraction"]
+        mine["about"] = float(
+            (mine["by_subject"] or mine["names_turn"] or not subject) and not mine["kin"] and mine["musing"] < 1
+            and mine["asked"] < 1 and not mine["aide"] and not mine["clash"]
+        )
+        mine["about_kind"] = mine["about"] * mine["kind"]
+        mine["about_family"] = mine["about"] * max(mine["family"], mine["family_turn"] * 0.7)
+    return own
+
+
+def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]], fills: Sequence[float]) -> None:
+    """Add to the features of each statement what tells whether it holds now, given how well each fills the slot."""
+    stems = [{stem(each) for each in words_in(line.text)} - _SMALL - question.words for line in lines]
+    turns: dict[int, set[str]] = {}
+    for at, line in enumerate(lines):
+        turns.setdefault(line.turn, set()).update(stems[at])
+    count = Counter(word for some in turns.values() for word in some)
+    top = max(fills)
+    ordered = sorted(range(len(lines)), key=lambda at: -fills[at])
+    leader = ordered[0]
+    runner = next((at for at in ordered if lines[at].turn != lines[leader].turn), leader)
+    of_turn: dict[int, float] = {}
+    for at, line in enumerate(lines):
+        of_turn[line.turn] = max(fills[at], of_turn.get(line.turn, fills[at]))
+    for at, line in enumerate(lines):
+        mine = own[at]
+        mine["fills"] = fills[at] - top
+        mine["fills_turn"] = of_turn[line.turn] - top
+        best = leader if lines[leader].turn != line.turn else runner
+        after = float(line.turn > lines[best].turn)
+        mine["later"] = after
+        mine["recent_about"] = mine["recent"] * mine["about"]
+        mine["later_about"] = after * mine["about"]
+        mine["later_valid"] = after * float(
+            bool(mine["about"]) and not mine["kin_turn"] and mine["musing_turn"] < 1 and not mine["clash_turn"] and not mine["elsewhere_turn"]
+        )
+        cue = max(mine["update_turn"], mine["correction_turn"], mine["retraction_turn"])
+        mine["later_cue"] = mine["later_valid"] * cue
+        shared = turns[line.turn] & turns[lines[best].turn]
+        mine["alike"] = min(1.0, sum(1 / (count[word] - 1) for word in shared) / 2)
+        mine["alike_later"] = mine["alike"] * after
+        kinds = set(kinds_in(line.text)) & set(kinds_in(lines[best].text)) - {"number"}
+        mine["same_kind"] = float(bool(kinds))
+        mine["same_kind_later"] = mine["same_kind"] * mine["later_valid"]
+        mine["same_speaker_later"] = after * float(line.speaker == lines[best].speaker)
+        mine["later_other_words"] = after * max(0.0, own[best]["words"] - mine["words_turn"])
+
+
+def _has(word: str, stems: set[str]) -> bool:
+    return word in stems or (len(word) > 4 and any(each[:5] == word[:5] for each in stems))
+
+
+def _related(word: str, stems: set[str], families: set[str]) -> float:
+    return 1.0 if _has(word, stems) else 0.7 if families_of(word) & families else 0.0
+
+
+def _gives(question: Question, got: dict[str, set[str]], text: str, known: frozenset[str]) -> bool:
+    """Whether a statement has a value of the kind that is asked for, and not only one that the question names."""
+    for kind in question.kinds:
+        some = got.get("name" if kind == "place" else kind, set())
+        if kind == "place" and not _PLACE.search(text):
+            continue
+        if any(_bare(value) not in known for value in some):
+            return True
+    return False
+
+
+def _of_others(text: str, question: Question) -> bool:
+    """Whether a statement is about somebody of the speaker's whom the question does not ask about."""
+    found = _OTHERS.match(text)
+    return bool(found) and any(
+        is_kin(word) and stem(word) not in question.kin for word in words_in(found[0]) if word.lower() not in ("my", "the")
+    )
+
+
+def _clashes(text: str, question: Question) -> bool:
+    """Whether a statement speaks of another one of what the question asks about: "the red door" for "the front door"."""
+    words = [stem(each) for each in words_in(text)]
+    return any(
+        word in question.heads and before not in question.words and before not in _SMALL and len(before) > 2
+        and not families_of(before) & question.families
+        for before, word in zip(words, words[1:], strict=False)
+    )
+
+
+def _asked(text: str) -> float:
+    """1 for a question, less where it only ends in one."""
+    if not is_asked(text):
+        return 0.0
+    return 0.3 if len(_CLAUSES.split(text)[0].split()) >= 4 and len(_CLAUSES.split(text)) > 1 else 1.0
+
+
+def _mused(text: str, question: Question) -> float:
+    """1 for a wish, a plan or a doubt, less where the words that tell so come after the first clause."""
+    if not is_musing(text):
+        return 0.0
+    first = _CLAUSES.split(text, maxsplit=1)[0]
+    return 1.0 if is_musing(first) or len(first.split()) < 4 else 0.4
