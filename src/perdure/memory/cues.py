@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = ["is_asked", "is_elsewhere", "is_correction", "is_musing", "is_past", "is_retraction", "is_update"]
+__all__ = ["is_asked", "is_event", "is_elsewhere", "is_correction", "is_musing", "is_past", "is_retraction", "is_update"]
 
 _UPDATE: Final = re.compile(
     r"\b(?:now|nowadays|these days|no longer|any ?more|instead|as of|from now on|starting|since (?:last|this|the)|changed?"
@@ -19,7 +19,7 @@ _CORRECTION: Final = re.compile(
     r"\b(?:i mean(?:t)?|meant to (?:say|write)|correction|typo|mistyped|misread|misheard|misspoke|my mistake|my bad"
     r"|i was wrong|got (?:it|that|this) wrong|was mistaken|mixed (?:\w+ ){0,3}up|scratch that|make that"
     r"|should (?:be|read|say|have (?:been|said))|not what i|wrong (?:one|way|day|number|name)|upside down|strike that"
-    r"|ignore (?:that|what|my)|in fact|actually|the right one|only heard half|gemeint|je voulais dire|quise decir)\b"
+    r"|ignore (?:that|what|my)|in fact|actually|the right one|only heard half|half right|you (?:had|got|wrote|meant)|(?:it|they|he|she|letter|box|label|ticket|sign|form|sheet|page|receipt) says?|turns out|turned out|check(?:ed|ing)|looked (?:it up|again|closer)|re-?read|mis\\w{3,}|confus(?:ed|ing)|mistaken?|errors?|corrected|fix(?:ed)? (?:that|it|the)|other way (?:a)?round|laughed at me|thinking of|never listens|to be precise|apolog\\w+|whoops|d'oh|was wrong|is wrong|not quite|pardon|put (?:that|it) right|gemeint|je voulais dire|quise decir)\b"
     r"|^(?:sorry|oops|wait|no|stop|hang on|hold on)[,!.]|^\*",
     re.IGNORECASE,
 )
@@ -28,7 +28,17 @@ _MUSING: Final = re.compile(
     r"|consider(?:ing)?|toying|dream(?:s|ed|ing)?|wish|hope|hoping|imagine|tempted|fancy|fantasi[sz]\w+|someday|one day"
     r"|some day|one of these days|at some point|eventually|not sure|no idea|doubt|wonder(?:ing)?|suppose|rumou?r\w*"
     r"|supposedly|apparently|keeps? (?:sending|asking|telling|saying|nagging)|swears by|raves about|looked? at|browsing"
-    r"|window shopping|pretend\w*|joke|joking|kidding|in theory|wants? (?:me|us|him|her) to|vielleicht|peut-être|quizás)\b",
+    r"|window shopping|pretend\w*|in theory|wants? (?:me|us|him|her) to|do you think|what if|ought|would love|undecided|torn|debating|eyeing|on the fence|suggest(?:s|ed)?|propos(?:e|es|ed|al)|pitch(?:ed)?|tempting|not (?:yet|decided|sure)|haven't (?:decided|signed)|lets? see|let's see|we'll see|wait and see|fingers crossed|asked (?:for )?a quote|in another life|next life|if only|vielleicht|peut-être|quizás)\b",
+    re.IGNORECASE,
+)
+_EVENT: Final = re.compile(
+    r"\b(?:signed|bought|sold|gave|given|picked|chose|chosen|settled on|ended up|opted|went with|voted|winner|agreed"
+    r"|approved|allowed|offered|accepted|traded|expired|renew(?:ed|al)|broke|died|axed|cancell?ed|fell through"
+    r"|retired|quit|shut|closed|ran out|outgrew|arrived|finally|first (?:day|week|month|time|shift|lesson|session)"
+    r"|(?:day|week|month|year|weeks|months|days|years) (?:one|two|three|four|five|six|in|\d+)|yesterday|this morning|last (?:week|month|night)|since"
+    r"|from (?:this|next|now|\w+day|january|february|march|april|may|june|july|august|september|october|november|december)"
+    r"|as of|starting|joined|hired|landed|passed|installed|set up|signed up|enrolled|booked|ordered|delivered|dropped|let go"
+    r"|put (?:me|us|him|her|it|them)|made me|gone|up to|down to|finished|done with)\b",
     re.IGNORECASE,
 )
 _ELSEWHERE: Final = re.compile(
@@ -68,6 +78,11 @@ def is_musing(text: str) -> bool:
 def is_elsewhere(text: str) -> bool:
     """Whether the words set what they tell apart from what is spoken of."""
     return bool(_ELSEWHERE.search(text[:1000]))
+
+
+def is_event(text: str) -> bool:
+    """Whether the words tell of something that has come about."""
+    return bool(_EVENT.search(text[:1000]))
 
 
 def is_asked(text: str) -> bool:

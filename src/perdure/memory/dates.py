@@ -157,6 +157,10 @@ _SAID: Final = re.compile(
 _BEFORE: Final = re.compile(r"\w$")
 _SINCE: Final = frozenset(["since", "as", "starting", "effective", "from", "seit", "ab", "depuis", "desde", "dal"])
 _MOST: Final = 4000
+_LETTERS: Final = re.compile(r"[^\W\d_][^\W\d_'-]*")
+_HINT: Final = re.compile(r"\b(?:1[5-9]|20)\d\d\b|\d(?:st|nd|rd|th)\b|\d[./]\d|[昨今明][日天]")
+_TOLD: Final = frozenset([*_MONTHS, *_DAYS, *_NEAR, *_UNITS, "weekend"])
+"""A statement without any of these tells no date."""
 
 
 def dates_in(text: str, observed: str) -> list[Dated]:
@@ -167,9 +171,12 @@ def dates_in(text: str, observed: str) -> list[Dated]:
     >>> [each.iso for each in dates_in("I saw her yesterday.", "2026-05-20T23:30-08:00")]
     ['2026-05-19']
     """
+    head = text[:_MOST]
+    if not _HINT.search(head) and _TOLD.isdisjoint(_LETTERS.findall(head.lower())):
+        return []
     today = dt.datetime.fromisoformat(observed).date()
     found: list[Dated] = []
-    for said in _SAID.finditer(text[:_MOST]):
+    for said in _SAID.finditer(head):
         if said.start() and _BEFORE.search(text[said.start() - 1 : said.start()]) and text[said.start()].isascii():
             continue
         try:

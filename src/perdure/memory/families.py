@@ -88,8 +88,8 @@ _FAMILIES: Final = {
 _KIN: Final = frozenset(
     "mother mum mom mam mamma father dad da papa parents brother sister son daughter boy girl kid kids child husband wife"
     " partner boyfriend girlfriend cousin uncle aunt auntie gran grandma grandpa grandmother grandfather nephew niece"
-    " friend mate flatmate roommate neighbour neighbor boss colleague teacher lad ex fiancé landlord folks in-laws team"
-    " family sister-in-law brother-in-law coworker housemate".split()
+    " friend mate flatmate roommate neighbour neighbor boss colleague lad ex fiancé fiancée folks in-laws"
+    " sister-in-law brother-in-law coworker housemate sis bro hubby missus granny nan grandad twin twins bestie".split()
 )
 
 

@@ -11,13 +11,15 @@ from types import TracebackType
 from typing import Final
 
 from perdure.errors import CallError
+from perdure.memory.bonds import with_bonds
 from perdure.memory.holding import around, by_holding
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
 from perdure.memory.ranking import by_slot, is_sure
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
-from perdure.memory.settle import settle
+from perdure.memory.settle import current_of, settle
+from perdure.memory.slots import keys_named
 from perdure.memory.spaces import folder_of
 
 __all__ = ["Memory"]
@@ -99,7 +101,7 @@ class Memory:
             for fact in self._of_passage(passage):
                 shown = fact.state is State.CURRENT or (history and fact.state is not State.FORGOTTEN)
                 hits += [Hit(fact, score, "words")] if shown else []
-        return by_slot(question, hits)[:limit]
+        return with_bonds(self._ledger, by_slot(question, hits)[:limit])
 
     def settle(self, *, deadline_s: float = 60.0) -> int:
         """Find what the facts that were told since replace, by rules, and return how many were looked at.
@@ -113,10 +115,23 @@ class Memory:
         found = self.search(question)
         if not is_sure(found):
             found = by_holding(question, around(self._ledger, question, found))[:_ANSWERS]
-        hits = tuple(found)
+        hits = tuple(with_bonds(self._ledger, found))
         return Answer(
             "\n".join(hit.fact.text for hit in hits), hits, "rules", "no model: these are facts, not words about them"
         )
+
+    def resolve(self, asked: str) -> Hit | None:
+        """Return the fact that holds now in a slot, or that answers a question; None where nothing does.
+
+        The choice is made by code: the slot that ``asked`` names, as "Ana lives in" or "port", or else that fits it.
+        """
+        self.settle(deadline_s=_PATIENCE_S)
+        for key in keys_named(asked):
+            ids = current_of(self._ledger, key)
+            if ids:
+                return with_bonds(self._ledger, [Hit(self._ledger.facts(ids[-1:])[ids[-1]], 1.0, "its slot")])[0]
+        hits = self.ask(asked).hits
+        return hits[0] if hits else None
 
     def fact(self, name: str | int) -> Fact:
         """Return a fact by its id. Raises `CallError` where there is none."""

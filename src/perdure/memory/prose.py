@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
+from perdure.memory.classes import classes_asked, is_of
 from perdure.memory.corrections import kinds_in
-from perdure.memory.cues import is_asked, is_correction, is_elsewhere, is_musing, is_past, is_retraction, is_update
+from perdure.memory.cues import is_asked, is_correction, is_elsewhere, is_event, is_musing, is_past, is_retraction, is_update
 from perdure.memory.families import families_of, is_kin
 from perdure.memory.slots import folded, stem, words_in
 
@@ -42,6 +43,7 @@ class Question:
     families: frozenset[str]
     kin: frozenset[str]
     heads: frozenset[str]
+    classes: frozenset[str]
     yes: bool
     own: bool
 
@@ -77,6 +79,11 @@ _OTHERS: Final = re.compile(
 )
 _PRONOUN: Final = re.compile(r"(?:(?:and|so|but|now) )?(?:he|she|they|it|his|her|their)\b", re.IGNORECASE)
 _CLAUSES: Final = re.compile(r"[,;:.!\u2014] |\b(?:because|cause|since) ")
+_PARTS: Final = re.compile(r"[,;:.!\u2014(]\s*|\b(?:and|but|while) ")
+_PLAINLY: Final = re.compile(
+    r"\b(?:might|maybe|perhaps|would love|dream|thinking (?:of|about)|consider(?:ing)?|one day|some ?day|at some point|tempted|wish)\b",
+    re.IGNORECASE,
+)
 _CALENDAR: Final = frozenset(
     "monday tuesday wednesday thursday friday saturday sunday january february march april may june july august september"
     " october november december i ok christmas easter".split()
@@ -102,7 +109,7 @@ def read(question: str) -> Question:
     heads = frozenset(
         word for before, word in zip(ordered, ordered[1:], strict=False) if word in words and before in words
     )
-    return Question(words, frozenset(names), kinds, families, kin, heads, bool(_YES.match(question)), bool(_OWN.search(question)))
+    return Question(words, frozenset(names), kinds, families, kin, heads, classes_asked(stems), bool(_YES.match(question)), bool(_OWN.search(question)))
 
 
 def is_named(word: str, question: Question) -> bool:
@@ -117,13 +124,13 @@ def _bare(word: str) -> str:
 NAMES: Final = (
     "words", "words_turn", "words_before", "family", "family_turn", "kind", "kind_turn", "news", "by_subject", "by_other",
     "names", "names_turn", "aide", "kin", "kin_turn", "mine", "musing", "musing_turn", "asked",
-    "length", "turn_length", "past", "self", "place", "yes_retraction", "elsewhere", "clash", "about", "about_kind", "about_family",
+    "length", "turn_length", "past", "self", "place", "yes_retraction", "elsewhere", "clash", "class", "class_turn", "about_class", "about", "about_kind", "about_family",
 )
 """What tells whether a statement speaks of what is asked."""
 
 LATER: Final = (
     "fills", "fills_turn", "recent", "recent_about", "later", "later_about", "later_valid", "musing", "musing_turn", "kin", "kin_turn",
-    "elsewhere_turn", "clash_turn", "update", "update_turn", "correction", "correction_turn", "retraction", "yes_retraction", "later_cue", "alike",
+    "elsewhere_turn", "clash_turn", "event", "event_turn", "later_event", "class", "same_class_later", "update", "update_turn", "correction", "correction_turn", "retraction", "yes_retraction", "later_cue", "alike",
     "alike_later", "same_kind", "same_kind_later", "same_speaker_later", "by_subject", "aide", "asked", "later_other_words",
 )
 """What tells, beside that, whether it holds now."""
@@ -161,12 +168,14 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
                 "words": sum(weight[word] for word in question.words if _has(word, stems[at])) / whole,
                 "family": sum(_related(word, stems[at], families) for word in question.words) / (len(question.words) or 1),
                 "kind": float(_gives(question, got, line.text, known)),
+                "class": float(is_of(question.classes, stems[at], line.text, question.words)),
+                "event": float(is_event(line.text)),
                 "news": float(bool(values - seen)),
                 "names": float(bool(question.names) and any(_bare(w) in question.names for w in words_in(line.text))),
                 "kin": float(theirs_too or carried),
                 "elsewhere": float(is_elsewhere(line.text)),
                 "clash": float(_clashes(line.text, question)),
-                "musing": _mused(line.text, question),
+                "musing": _mused(line.text),
                 "asked": _asked(line.text),
                 "update": float(is_update(line.text)),
                 "correction": float(is_correction(line.text)),
@@ -188,7 +197,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
         mine["by_subject"] = float(line.speaker in subject)
         mine["recent"] = order[line.turn] / (len(order) - 1 or 1)
         mine["turn_length"] = min(3.0, log(1 + sum(len(stems[other]) for other in mates)) / 2)
-        for name in ("words", "family", "kind", "names", "kin", "musing", "update", "correction", "retraction", "self", "elsewhere", "clash"):
+        for name in ("words", "family", "kind", "names", "kin", "musing", "update", "correction", "retraction", "self", "elsewhere", "clash", "class", "event"):
             mine[name + "_turn"] = max(own[other][name] for other in mates)
         mine["words_before"] = mine["before"]
         mine["aide"] = float(line.role == "assistant" or line.speaker == "assistant")
@@ -199,6 +208,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
             and mine["asked"] < 1 and not mine["aide"] and not mine["clash"]
         )
         mine["about_kind"] = mine["about"] * mine["kind"]
+        mine["about_class"] = mine["about"] * mine["class"]
         mine["about_family"] = mine["about"] * max(mine["family"], mine["family_turn"] * 0.7)
     return own
 
@@ -231,6 +241,8 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
         )
         cue = max(mine["update_turn"], mine["correction_turn"], mine["retraction_turn"])
         mine["later_cue"] = mine["later_valid"] * cue
+        mine["later_event"] = mine["later_valid"] * mine["event_turn"]
+        mine["same_class_later"] = mine["later_valid"] * mine["class"] * own[best]["class"]
         shared = turns[line.turn] & turns[lines[best].turn]
         mine["alike"] = min(1.0, sum(1 / (count[word] - 1) for word in shared) / 2)
         mine["alike_later"] = mine["alike"] * after
@@ -261,11 +273,12 @@ def _gives(question: Question, got: dict[str, set[str]], text: str, known: froze
 
 
 def _of_others(text: str, question: Question) -> bool:
-    """Whether a statement is about somebody of the speaker's whom the question does not ask about."""
-    found = _OTHERS.match(text)
-    return bool(found) and any(
-        is_kin(word) and stem(word) not in question.kin for word in words_in(found[0]) if word.lower() not in ("my", "the")
-    )
+    """Whether a clause is about somebody of the speaker's whom the question does not ask about."""
+    for clause in _PARTS.split(text[:600]):
+        found = _OTHERS.match(clause)
+        if found and any(is_kin(word) and stem(word) not in question.kin for word in words_in(found[0])):
+            return True
+    return False
 
 
 def _clashes(text: str, question: Question) -> bool:
@@ -285,9 +298,9 @@ def _asked(text: str) -> float:
     return 0.3 if len(_CLAUSES.split(text)[0].split()) >= 4 and len(_CLAUSES.split(text)) > 1 else 1.0
 
 
-def _mused(text: str, question: Question) -> float:
+def _mused(text: str) -> float:
     """1 for a wish, a plan or a doubt, less where the words that tell so come after the first clause."""
     if not is_musing(text):
         return 0.0
     first = _CLAUSES.split(text, maxsplit=1)[0]
-    return 1.0 if is_musing(first) or len(first.split()) < 4 else 0.4
+    return 1.0 if _PLAINLY.search(text) or is_musing(first) or len(first.split()) < 4 else 0.4

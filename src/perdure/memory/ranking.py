@@ -13,12 +13,14 @@ from math import log
 from typing import Final
 
 from perdure.memory.families import families_of
-from perdure.memory.records import Hit
+from perdure.memory.records import Hit, State
 from perdure.memory.slots import slots_of, stem, words_in
 
 __all__ = ["by_slot", "is_sure"]
 
 _SURE: Final = 0.85
+_BEHIND: Final = 0.3
+"""How far what holds no longer is put back."""
 _SMALL: Final = frozenset(
     stem(each)
     for each in (
@@ -45,7 +47,8 @@ def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
     ranked: list[tuple[float, int, Hit]] = []
     for at, (hit, key) in enumerate(zip(hits, keys, strict=True)):
         fit = _fit(asked, key, rare, names) if key else 0.0
-        ranked.append((hit.score / best * 0.3 + fit, -at, hit))
+        held = 0.0 if hit.fact.state is State.CURRENT else _BEHIND
+        ranked.append((hit.score / best * 0.3 + fit - held, -at, hit))
     ranked.sort(key=lambda each: each[:2], reverse=True)
     return [replace(hit, score=score) for score, _, hit in ranked]
 

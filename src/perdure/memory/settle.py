@@ -84,15 +84,21 @@ def current_of(ledger: Ledger, key: str) -> list[int]:
 
 @contextmanager
 def _free(ledger: Ledger) -> Iterator[sqlite3.Connection | None]:
-    """A transaction that writes, or None where another one does."""
+    """A transaction that writes, or None where another one does.
+
+    It is not synced: after a power cut its facts are unsettled again, and what was acknowledged before is not touched.
+    """
     db = ledger.connection()
     before = db.execute("PRAGMA busy_timeout").fetchone()[0]
+    synced = db.execute("PRAGMA synchronous").fetchone()[0]
     db.execute("PRAGMA busy_timeout = 0")
+    db.execute("PRAGMA synchronous = NORMAL")
     try:
         db.execute("BEGIN IMMEDIATE")
     except sqlite3.OperationalError as error:
         if "locked" not in str(error):
             raise
+        db.execute(f"PRAGMA synchronous = {int(synced)}")
         yield None
         return
     finally:
@@ -102,7 +108,10 @@ def _free(ledger: Ledger) -> Iterator[sqlite3.Connection | None]:
     except BaseException:
         db.execute("ROLLBACK")
         raise
-    db.execute("COMMIT")
+    else:
+        db.execute("COMMIT")
+    finally:
+        db.execute(f"PRAGMA synchronous = {int(synced)}")
 
 
 def _unsettled(ledger: Ledger, count: int) -> list[_New]:

@@ -16,7 +16,7 @@ from typing import Final
 
 from perdure.memory.cues import is_asked, is_musing, is_past, is_retraction, is_update
 
-__all__ = ["Slot", "folded", "slots_of", "stem", "words_in"]
+__all__ = ["Slot", "folded", "keys_named", "slots_of", "stem", "words_in"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,6 +138,17 @@ def slots_of(text: str, *, speaker: str = "", source: str = "") -> list[Slot]:
         return []
     key = " ".join(left)[:240]
     return [Slot(key, value, bool(serial) or _single(left) or is_update(body), how)]
+
+
+def keys_named(text: str, *, speaker: str = "", source: str = "") -> list[str]:
+    """Return the slots that a few words may name: the statement without its value, or a label.
+
+    >>> keys_named("Ana lives in")
+    ['ana liv in', '|ana lives in']
+    """
+    words = words_in(text[:400])
+    left = _subject(words, speaker, serial=True) if words else None
+    return [*([" ".join(left)[:240]] if left else []), f"{source}|{' '.join(folded(each) for each in words)}"[:240]]
 
 
 def _labelled(label: re.Match[str], text: str, source: str) -> Slot | None:

@@ -150,7 +150,7 @@ def _stops(text: str, began: int, dot: int, after: str, *, at_start: bool) -> bo
     """Whether the full stop at ``dot`` ends a sentence."""
     before = text[began:dot]
     if _NUMBER.search(before + "."):
-        if at_start and not before.strip(" \t.(0123456789"):
+        if at_start and not before.strip(" \t.-*\u2022(0123456789"):
             return False
         day = before.split()[-1]
         return not (len(day) < 3 and after[:3].lower() in _MONTHS)
