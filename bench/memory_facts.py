@@ -2,8 +2,8 @@
 
     python bench/memory_facts.py ../shared/data/memory/factconsolidation.json [--chunk 4000]
 
-The facts are told in pieces of at most ``--chunk`` characters, cut at lines; scored as the benchmark does: without case,
-marks and articles, the answer must be within the text.
+The facts are told in pieces of at most ``--chunk`` characters, cut at lines; scored as the benchmark does: without
+case, marks and articles, the answer must be within the text.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@
     python bench/memory_updates.py bench/data/updates_dev.jsonl [--first 80] [--misses]
 
 A dialogue is told turn by turn, then its question is asked. It is right if all of ``current`` stand in the text of the
-first current fact of the answer (of the first three, for ``additive``), and neither that fact nor any current one before
-it tells an ``outdated`` value without a current one. Rules are made on the first 80 of the set; the other 40 are for
+first current fact of the answer (of the first three, for ``additive``), and the first one does not tell an ``outdated``
+value without a current one. So whatever told the outdated value is superseded, or ranked below. Rules are made on the first 80 of the set; the other 40 are for
 looking at rarely.
 """
 
@@ -45,7 +45,10 @@ def report(cases: list[dict[str, Any]], name: str, *, misses: bool) -> None:
             print(f"  {case['id']} {case['kind']}: {case['question']} {case['current']} | {shown}")
     count = Counter(case["kind"] for case in cases)
     kinds = ", ".join(f"{kind} {good[kind]}/{count[kind]}" for kind in sorted(count))
-    print(f"{name}: {sum(good.values())}/{len(cases)} = {100 * sum(good.values()) / len(cases):.0f} % ({kinds})", flush=True)
+    print(
+        f"{name}: {sum(good.values())}/{len(cases)} = {100 * sum(good.values()) / len(cases):.0f} % ({kinds})",
+        flush=True,
+    )
 
 
 def main() -> None:

@@ -113,9 +113,14 @@ def test_resolve_returns_what_holds_in_a_slot(tmp_path: Path) -> None:
         for at, text in TOLD:
             memory.observe(text, at=at)
         memory.observe("port = 8080")
-        for asked, text in [("Ana lives in", "Ana lives in Faro."), ("port", "port = 8080"), ("Where does Ana live?", TOLD[3][1])]:
+        for asked, text in [
+            ("Ana lives in", "Ana lives in Faro."),
+            ("port", "port = 8080"),
+            ("Where does Ana live?", TOLD[3][1]),
+        ]:
             hit = memory.resolve(asked)
-            assert hit is not None and hit.fact.text == text
+            assert hit is not None
+            assert hit.fact.text == text
         assert memory.resolve("xyzzy") is None
 
 
@@ -143,7 +148,11 @@ def test_an_identical_note_told_three_times_is_shown_once(tmp_path: Path) -> Non
 
 def test_numbered_facts_with_overrides_in_any_form_of_number(tmp_path: Path) -> None:
     for at, form in enumerate(["{}. {}", "Fact {}: {}", "[{}] {}", "{}) {}", "#{} {}", "- {}. {}"]):
-        lines = ["Mara Lund plays the sport of chess.", "The capital of Orlia is Tesk.", "Mara Lund plays the sport of rugby."]
+        lines = [
+            "Mara Lund plays the sport of chess.",
+            "The capital of Orlia is Tesk.",
+            "Mara Lund plays the sport of rugby.",
+        ]
         with Memory(tmp_path / str(at)) as memory:
             memory.observe("\n".join(form.format(each, line) for each, line in enumerate(lines)))
             assert "rugby" in memory.search("What sport does Mara Lund play?")[0].fact.text, form

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import time
 
 import pytest
@@ -57,24 +58,27 @@ def test_a_wrapped_sentence_is_one_statement_and_list_items_are_each_a_passage()
 texts = st.one_of(
     st.text(max_size=400),
     st.text(alphabet="ab.!? \n\"'`A1)(。।\u200d\u0301", max_size=400),
-    st.lists(st.sampled_from(["```", "\n", "Dr.", " ", "...", "x" * 600, "1.", "”", "“", "e.g.", "\r\n"]), max_size=40).map(
-        "".join
-    ),
+    st.lists(
+        st.sampled_from(["```", "\n", "Dr.", " ", "...", "x" * 600, "1.", "”", "“", "e.g.", "\r\n"]), max_size=40
+    ).map("".join),
 )
 
 
 @given(texts)
 def test_every_character_that_is_no_space_is_in_exactly_one_statement(text: str) -> None:
     found = statements(text)
-    assert all(a[1] <= b[0] for a, b in zip(found, found[1:], strict=False))
+    assert all(a[1] <= b[0] for a, b in itertools.pairwise(found))
     assert "".join("".join(text[a:b].split()) for a, b, _ in found) == "".join(text.split())
     for at, (start, stop, passage) in enumerate(found):
         assert text[start:stop] == text[start:stop].strip() != ""
-        assert passage <= at and found[passage][2] == passage
-    assert all(a[2] <= b[2] for a, b in zip(found, found[1:], strict=False))
+        assert passage <= at
+        assert found[passage][2] == passage
+    assert all(a[2] <= b[2] for a, b in itertools.pairwise(found))
 
 
-@pytest.mark.parametrize("unit", ["x", ".", '"', "a.", ".)", "```\n", "“", "1. ", "! ", "。", "\u0301", " \n", "é ", "Mr. "])
+@pytest.mark.parametrize(
+    "unit", ["x", ".", '"', "a.", ".)", "```\n", "“", "1. ", "! ", "。", "\u0301", " \n", "é ", "Mr. "]
+)
 def test_time_is_linear_in_hostile_text(unit: str) -> None:
     def took(count: int) -> float:
         text = (unit * count)[:count]

@@ -85,9 +85,7 @@ def arrange(members: Iterable[Member]) -> tuple[dict[int, State], list[Tie]]:
     return states, ties
 
 
-def _ended(
-    each: Member, holders: list[Member], states: dict[int, State], ties: list[Tie], reason: str
-) -> list[Member]:
+def _ended(each: Member, holders: list[Member], states: dict[int, State], ties: list[Tie], reason: str) -> list[Member]:
     """The holders that are left when what one of them says has ended."""
     kept: list[Member] = []
     for holder in holders:

@@ -29,7 +29,8 @@ _MONTH: Final = (
     r"|nov(?:ember)?|dec(?:ember)?)"
 )
 _NUMBER: Final = (
-    r"(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen|seventeen"
+    r"(?:\d[\d,.]*|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|thirteen|fourteen|fifteen|sixteen"
+    r"|seventeen"
     r"|eighteen|nineteen|twenty|thirty|forty|fifty|sixty|hundred)"
 )
 _KINDS: Final = (
@@ -45,18 +46,30 @@ _KINDS: Final = (
     (
         "date",
         re.compile(
-            rf"\b{_DAY}\b|\b(?:the )?\d{{1,2}}(?:st|nd|rd|th)\b|\b\d{{1,2}} {_MONTH}\b|\b{_MONTH} \d|\b\d{{4}}-\d\d-\d\d\b"
-            r"|\b(?:19|20)\d\d\b|\b(?:tomorrow|tonight|today)\b",
+            rf"\b{_DAY}\b|\b(?:the )?\d{{1,2}}(?:st|nd|rd|th)\b|\b\d{{1,2}} {_MONTH}\b|\b{_MONTH} \d"
+            r"|\b\d{4}-\d\d-\d\d\b|\b(?:19|20)\d\d\b|\b(?:tomorrow|tonight|today)\b",
             re.IGNORECASE,
         ),
     ),
     (
         "money",
-        re.compile(rf"[$\u20ac\u00a3\u00a5]\s?\d|\b{_NUMBER}\s?(?:dollars?|euros?|pounds?|bucks|quid|francs?|kr|usd|eur|gbp|k)\b", re.IGNORECASE),
+        re.compile(
+            rf"[$\u20ac\u00a3\u00a5]\s?\d|\b{_NUMBER}\s?(?:dollars?|euros?|pounds?|bucks|quid|francs?|kr|usd|eur|gbp|k)\b",
+            re.IGNORECASE,
+        ),
     ),
     ("number", re.compile(rf"\b{_NUMBER}\b", re.IGNORECASE)),
-    ("name", re.compile(r"(?<=[a-z,;:] )[A-Z][\w'\u2019-]+|\b[A-Z][\w'\u2019-]+(?= [A-Z])|[a-z][\w-]*\d[\w.-]*|\w+/\w[\w.]*")),
+    (
+        "name",
+        re.compile(
+            r"(?<=[a-z,;:] )[A-Z][\w'\u2019-]+|\b[A-Z][\w'\u2019-]+(?= [A-Z])|[a-z][\w-]*\d[\w.-]*|\w+/\w[\w.]*"
+        ),
+    ),
 )
+
+
+_WEIGHTS: Final = {"address": 3.0, "time": 3.0, "date": 2.5, "money": 2.5, "number": 1.5, "name": 1.0}
+"""How much it tells that two statements have different values of a kind."""
 
 
 def kinds_in(text: str) -> dict[str, set[str]]:
@@ -82,21 +95,19 @@ def corrected(said: Said, earlier: Sequence[Said]) -> tuple[int, str] | None:
     """Return what of ``earlier`` (the newest first) a statement that `may_correct` sets right, and why, or None."""
     given = kinds_in(said.text)
     words = {stem(each) for each in words_in(said.text)}
-    best: tuple[float, Said] | None = None
+    scored: list[tuple[float, bool, Said]] = []
     for back, each in enumerate(earlier):
         if each.authority > said.authority or is_asked(each.text):
             continue
         told = kinds_in(each.text)
-        score = 0.0
-        for kind, weight in (("address", 3.0), ("time", 3.0), ("date", 2.5), ("money", 2.5), ("number", 1.5), ("name", 1.0)):
-            if kind in given and kind in told and told[kind] != given[kind]:
-                score = max(score, weight)
-        if not score:
-            continue
-        shared = len({stem(word) for word in words_in(each.text) if len(word) > 3} & words)
-        score += 0.7 * shared - 0.15 * back
-        if best is None or score > best[0]:
-            best = (score, each)
-    if best is None or best[0] < 1.5:
+        kinds = [kind for kind in _WEIGHTS if kind in given and kind in told and told[kind] != given[kind]]
+        if kinds:
+            shared = len({stem(word) for word in words_in(each.text) if len(word) > 3} & words)
+            score = max(_WEIGHTS[kind] for kind in kinds) + 0.7 * shared - 0.15 * back
+            scored.append((score, any(kind not in ("number", "name") for kind in kinds), each))
+    if not scored:
         return None
-    return best[1].fact, "it sets right what was said before"
+    scored.sort(key=lambda each: -each[0])
+    score, plain, best = scored[0]
+    unclear = not plain and len(scored) > 1 and scored[1][0] > score - 0.6
+    return None if score < 1.5 or unclear else (best.fact, "it sets right what was said before")

@@ -1,14 +1,18 @@
-"""Words that tell how a statement stands to what was said before: that it replaces, corrects, takes back or only muses."""
+"""Words that tell how a statement stands to what was said before: that it replaces, corrects, takes back or only"
+" muses."""
 
 from __future__ import annotations
 
 import re
 from typing import Final
 
-__all__ = ["is_asked", "is_event", "is_elsewhere", "is_correction", "is_musing", "is_past", "is_retraction", "is_update"]
+from perdure.memory.wordlists import word_set
+
+__all__ = word_set("is_asked is_correction is_elsewhere is_event is_musing is_past is_retraction is_update")
 
 _UPDATE: Final = re.compile(
-    r"\b(?:now|nowadays|these days|no longer|any ?more|instead|as of|from now on|starting|since (?:last|this|the)|changed?"
+    r"\b(?:now|nowadays|these days|no longer|any ?more|instead|as of|from now on|starting|since (?:last|this|the)"
+    r"|changed?"
     r"|switch(?:ed|ing)?|replac(?:ed|es|ing)|moved?|moving|swapped|upgraded|renamed|became|becomes|took over|takes over"
     r"|handed|transferred|promoted|rebooked|rescheduled|postponed|pushed|brought forward|shifted|put (?:me|us|her|him)"
     r"|updated?|new|raised|lowered|bumped|went (?:up|down)|back (?:to|on|at|in|with)|just (?:signed|started|switched)"
@@ -19,42 +23,59 @@ _CORRECTION: Final = re.compile(
     r"\b(?:i mean(?:t)?|meant to (?:say|write)|correction|typo|mistyped|misread|misheard|misspoke|my mistake|my bad"
     r"|i was wrong|got (?:it|that|this) wrong|was mistaken|mixed (?:\w+ ){0,3}up|scratch that|make that"
     r"|should (?:be|read|say|have (?:been|said))|not what i|wrong (?:one|way|day|number|name)|upside down|strike that"
-    r"|ignore (?:that|what|my)|in fact|actually|the right one|only heard half|half right|you (?:had|got|wrote|meant)|(?:it|they|he|she|letter|box|label|ticket|sign|form|sheet|page|receipt) says?|turns out|turned out|check(?:ed|ing)|looked (?:it up|again|closer)|re-?read|mis\\w{3,}|confus(?:ed|ing)|mistaken?|errors?|corrected|fix(?:ed)? (?:that|it|the)|other way (?:a)?round|laughed at me|thinking of|never listens|to be precise|apolog\\w+|whoops|d'oh|was wrong|is wrong|not quite|pardon|put (?:that|it) right|gemeint|je voulais dire|quise decir)\b"
+    r"|ignore (?:that|what|my)|in fact|actually|the right one|only heard half|half right|you (?:had|got|wrote"
+    r"|meant)|(?:it|they|he|she|letter|box|label|ticket|sign|form|sheet|page|receipt) says?|turns out|turned out"
+    r"|check(?:ed|ing)|looked (?:it up|again|closer)|re-?read|mis\\w{3,}|confus(?:ed|ing)|mistaken?|errors?"
+    r"|corrected|fix(?:ed)? (?:that|it|the)|other way (?:a)?round|laughed at me|thinking of|never listens"
+    r"|to be precise|apolog\\w+|whoops|d'oh|was wrong|is wrong|not quite|pardon|put (?:that|it) right|gemeint"
+    r"|je voulais dire|quise decir)\b"
     r"|^(?:sorry|oops|wait|no|stop|hang on|hold on)[,!.]|^\*",
     re.IGNORECASE,
 )
 _MUSING: Final = re.compile(
-    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|could|would|wouldn't|should(?! (?:be|read|say))|if (?!you\b|u\b|any|some|who)|unless|thinking (?:of|about)|thought about"
+    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|could|would|wouldn't"
+    r"|should(?! (?:be|read|say))|if (?!you\b|u\b|any|some|who)|unless|thinking (?:of|about)|thought about"
     r"|consider(?:ing)?|toying|dream(?:s|ed|ing)?|wish|hope|hoping|imagine|tempted|fancy|fantasi[sz]\w+|someday|one day"
     r"|some day|one of these days|at some point|eventually|not sure|no idea|doubt|wonder(?:ing)?|suppose|rumou?r\w*"
     r"|supposedly|apparently|keeps? (?:sending|asking|telling|saying|nagging)|swears by|raves about|looked? at|browsing"
-    r"|window shopping|pretend\w*|in theory|wants? (?:me|us|him|her) to|do you think|what if|ought|would love|undecided|torn|debating|eyeing|on the fence|suggest(?:s|ed)?|propos(?:e|es|ed|al)|pitch(?:ed)?|tempting|not (?:yet|decided|sure)|haven't (?:decided|signed)|lets? see|let's see|we'll see|wait and see|fingers crossed|asked (?:for )?a quote|in another life|next life|if only|vielleicht|peut-être|quizás)\b",
+    r"|window shopping|pretend\w*|in theory|wants? (?:me|us|him|her) to|do you think|what if|ought|would love"
+    r"|undecided|torn|debating|eyeing|on the fence|suggest(?:s|ed)?|propos(?:e|es|ed|al)|pitch(?:ed)?|tempting"
+    r"|not (?:yet|decided|sure)|haven't (?:decided|signed)|lets? see|let's see|we'll see|wait and see"
+    r"|fingers crossed|asked (?:for )?a quote|in another life|next life|if only|vielleicht|peut-être|quizás)\b",
     re.IGNORECASE,
 )
 _EVENT: Final = re.compile(
     r"\b(?:signed|bought|sold|gave|given|picked|chose|chosen|settled on|ended up|opted|went with|voted|winner|agreed"
     r"|approved|allowed|offered|accepted|traded|expired|renew(?:ed|al)|broke|died|axed|cancell?ed|fell through"
     r"|retired|quit|shut|closed|ran out|outgrew|arrived|finally|first (?:day|week|month|time|shift|lesson|session)"
-    r"|(?:day|week|month|year|weeks|months|days|years) (?:one|two|three|four|five|six|in|\d+)|yesterday|this morning|last (?:week|month|night)|since"
-    r"|from (?:this|next|now|\w+day|january|february|march|april|may|june|july|august|september|october|november|december)"
-    r"|as of|starting|joined|hired|landed|passed|installed|set up|signed up|enrolled|booked|ordered|delivered|dropped|let go"
+    r"|(?:day|week|month|year|weeks|months|days|years) (?:one|two|three|four|five|six|in|\d+)|yesterday"
+    r"|this morning|last (?:week|month|night)|since"
+    r"|from (?:this|next|now|\w+day|january|february|march|april|may|june|july|august|september|october|november"
+    r"|december)"
+    r"|as of|starting|joined|hired|landed|passed|installed|set up|signed up|enrolled|booked|ordered|delivered"
+    r"|dropped|let go"
     r"|put (?:me|us|him|her|it|them)|made me|gone|up to|down to|finished|done with)\b",
     re.IGNORECASE,
 )
 _ELSEWHERE: Final = re.compile(
-    r"\b(?:theirs|hers|mine(?:'s)?|nothing (?:for|about|to do with) us|not (?:us|ours|mine)|the other|next door|someone else"
+    r"\b(?:theirs|hers|mine(?:'s)?|nothing (?:for|about|to do with) us|not (?:us|ours|mine)|the other|next door"
+    r"|someone else"
     r"|a different|unrelated|separate(?:ly)?)\b",
     re.IGNORECASE,
 )
 _PAST: Final = re.compile(
-    r"\b(?:used to|formerly|previously|ex-|back then|back in|in those days|had been|at the time|years ago|as a kid|früher)\b",
+    r"\b(?:used to|formerly|previously|ex-|back then|back in|in those days|had been|at the time|years ago|as a kid"
+    r"|früher)\b",
     re.IGNORECASE,
 )
 _RETRACTION: Final = re.compile(
-    r"\b(?:no longer|not .{1,40}? any ?more|stopped|quit|gave (?:up|away|back|it)|given up|let (?:\w+ ){1,3}go|got rid of"
-    r"|sold|cancel(?:l?ed|s)|called (?:\w+ )?off|broke (?:it )?(?:up|off)|split up|divorced|died|dead|passed away|shut down"
+    r"\b(?:no longer|not .{1,40}? any ?more|stopped|quit|gave (?:up|away|back|it)|given up|let (?:\w+ ){1,3}go"
+    r"|got rid of"
+    r"|sold|cancel(?:l?ed|s)|called (?:\w+ )?off|broke (?:it )?(?:up|off)|split up|divorced|died|dead|passed away"
+    r"|shut down"
     r"|closed down|ended|over for good|retired|removed|deleted|dropped|withdrew|pulled the plug|wound up|threw|binned"
-    r"|scrapped|disbanded|uninstalled|unsubscribed|left (?:the|my|our)|gone|went back|don't .{1,30}? (?:any ?more|these days)"
+    r"|scrapped|disbanded|uninstalled|unsubscribed|left (?:the|my|our)|gone|went back|don't .{1,30}? (?:any ?more"
+    r"|these days)"
     r"|won't|isn't|forget (?:what|that|about)|never mind|nicht mehr|ya no|ne .{1,30}? plus)\b",
     re.IGNORECASE,
 )

@@ -143,7 +143,7 @@ _SAID: Final = re.compile(
     + rf"|(?P<ago>(?P<agon>{_COUNT})\s+(?P<agou>{_UNIT})\s+ago)(?!\w)"
     + rf"|(?:vor|il y a|hace|há|fa)\s+(?P<agon2>{_COUNT})\s+(?P<agou2>{_UNIT})(?!\w)"
     + rf"|(?:in|within|dans|dentro de)\s+(?P<inn>{_COUNT})\s+(?P<inu>{_UNIT})(?:'s\s+time|\s+time)?(?!\w)"
-    + rf"|(?P<rel>last|next|this|coming|past|letzten?|letztes|nächsten?|nächstes|diesen?|dieses)\s+"
+    + r"|(?P<rel>last|next|this|coming|past|letzten?|letztes|nächsten?|nächstes|diesen?|dieses)\s+"
     + rf"(?P<relw>{_any(_DAYS, 3)}|{_MONTH}|{_any(_UNITS)}|weekend)(?!\w)"
     + r"|(?:on|am|le)\s+(?:the\s+)?(?P<nth>\d{1,2})(?:st|nd|rd|th)(?!\w)"
     + rf"|(?P<bare>{_any(_NEAR)})(?!\w)"
@@ -276,10 +276,8 @@ def _dated(day: str, month: str, year: str | None, today: dt.date, *, back: bool
     number = _MONTHS[month.lower()]
     if year:
         return _day(int(year), number, int(day))
-    near: list[dt.date] = []
-    for each in (today.year - 1, today.year, today.year + 1):
-        if int(day) <= calendar.monthrange(each, number)[1]:
-            near.append(dt.date(each, number, int(day)))
+    years = [each for each in (today.year - 1, today.year, today.year + 1) if dt.MINYEAR <= each <= dt.MAXYEAR]
+    near = [dt.date(each, number, int(day)) for each in years if int(day) <= calendar.monthrange(each, number)[1]]
     if back:
         near = [each for each in near if each <= today]
     best = min(near, key=lambda each: abs((each - today).days))
@@ -287,7 +285,7 @@ def _dated(day: str, month: str, year: str | None, today: dt.date, *, back: bool
 
 
 def _nearest(day: int, today: dt.date) -> tuple[dt.date, dt.date, str] | None:
-    """"On the 3rd": of this month if that is today, else not known whether past or to come: a range."""
+    """ "On the 3rd": of this month if that is today, else not known whether past or to come: a range."""
     if day > 31 or day < 1:
         return None
     days: list[dt.date] = []
@@ -304,7 +302,9 @@ def _nearest(day: int, today: dt.date) -> tuple[dt.date, dt.date, str] | None:
 
 def _relative(which: str, word: str, today: dt.date) -> tuple[dt.date, dt.date, str] | None:
     """Last, this or next: a day of the week, a month, a week, a year."""
-    step = -1 if which in ("last", "past") or which.startswith("letzt") else 0 if which.startswith(("this", "dies")) else 1
+    step = (
+        -1 if which in ("last", "past") or which.startswith("letzt") else 0 if which.startswith(("this", "dies")) else 1
+    )
     if word in _DAYS:
         ahead = (_DAYS[word] - today.weekday()) % 7
         if step < 0:

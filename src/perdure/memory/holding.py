@@ -27,7 +27,7 @@ _NEWEST: Final = 2000
 def around(ledger: Ledger, question: str, hits: Sequence[Hit]) -> list[Fact]:
     """Return the facts of the hits and of what was said beside them, in the order of time, the newest `_MOST`.
 
-    Also, of what was told last, what the people said whom the question names, or anybody where it asks for "my" or "our".
+    Also, of what was told last, what the people said whom the question names, or anybody where it asks for "my".
     """
     found: dict[int, Fact] = {hit.fact.id: hit.fact for hit in hits[:20]}
     near: dict[str, int] = {}
@@ -35,6 +35,9 @@ def around(ledger: Ledger, question: str, hits: Sequence[Hit]) -> list[Fact]:
         near.setdefault(hit.fact.source, hit.fact.id)
     for source, at in _spoken(ledger, question):
         near.setdefault(source, at)
+    strict = not near
+    if strict:
+        near = dict(_told_last(ledger))
     share = _MOST // (2 * min(len(near), _SOURCES) or 1)
     for source, at in list(near.items())[:_SOURCES]:
         for clause, order in (("f.id >= ?", "ASC"), ("f.id < ?", "DESC")):
@@ -45,7 +48,24 @@ def around(ledger: Ledger, question: str, hits: Sequence[Hit]) -> list[Fact]:
             ):
                 found[row[0]] = fact_of(row)
     facts = sorted(found.values(), key=lambda fact: (fact.observed_s, fact.id))
+    if strict and not _speaks_of(question, facts):
+        return []
     return [fact for fact in facts if fact.state is not State.FORGOTTEN][-_MOST:]
+
+
+def _told_last(ledger: Ledger) -> list[tuple[str, int]]:
+    row = (
+        ledger.connection()
+        .execute("SELECT e.source, f.id FROM fact f JOIN evidence e ON e.id = f.evidence ORDER BY f.id DESC LIMIT 1")
+        .fetchone()
+    )
+    return [row] if row else []
+
+
+def _speaks_of(question: str, facts: Sequence[Fact]) -> bool:
+    """Whether a fact has a value of the kind that is asked for, and words of the family."""
+    lines = [Line(fact.text, fact.speaker, at, fact.role.value) for at, fact in enumerate(facts)]
+    return any(row["family"] and (row["kind"] or row["class"]) for row in features(read(question), lines))
 
 
 def _spoken(ledger: Ledger, question: str) -> list[tuple[str, int]]:
@@ -56,13 +76,14 @@ def _spoken(ledger: Ledger, question: str) -> list[tuple[str, int]]:
     db = ledger.connection()
     last = db.execute("SELECT coalesce(max(id), 0) FROM evidence").fetchone()[0]
     rows = db.execute(
-        "SELECT source, speaker, role, max(id) FROM evidence WHERE id > ? GROUP BY source, speaker, role ORDER BY 4 DESC",
+        "SELECT source, speaker, role, max(id) FROM evidence WHERE id > ?"
+        " GROUP BY source, speaker, role ORDER BY 4 DESC",
         (last - _NEWEST,),
     ).fetchall()
     found: list[tuple[str, int]] = []
     for source, speaker, role, evidence in rows:
         named = any(is_named(word, asked) for word in words_in(speaker))
-        if named or (asked.own or speaker in ("", "user")) and role == "user":
+        if named or ((asked.own or speaker in ("", "user")) and role == "user"):
             first = db.execute("SELECT min(id) FROM fact WHERE evidence = ?", (evidence,)).fetchone()[0]
             if first is not None:
                 found.append((source, first))

@@ -114,7 +114,8 @@ class Memory:
         """Return the current facts that fit a question, ranked, as an answer."""
         found = self.search(question)
         if not is_sure(found):
-            found = by_holding(question, around(self._ledger, question, found))[:_ANSWERS]
+            near = self.search(question, history=True)
+            found = by_holding(question, around(self._ledger, question, near))[:_ANSWERS]
         hits = tuple(with_bonds(self._ledger, found))
         return Answer(
             "\n".join(hit.fact.text for hit in hits), hits, "rules", "no model: these are facts, not words about them"

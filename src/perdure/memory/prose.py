@@ -7,6 +7,7 @@ whether it is news, whether its words or those beside it are of the question's f
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,9 +17,19 @@ from typing import Final
 
 from perdure.memory.classes import classes_asked, is_of
 from perdure.memory.corrections import kinds_in
-from perdure.memory.cues import is_asked, is_correction, is_elsewhere, is_event, is_musing, is_past, is_retraction, is_update
+from perdure.memory.cues import (
+    is_asked,
+    is_correction,
+    is_elsewhere,
+    is_event,
+    is_musing,
+    is_past,
+    is_retraction,
+    is_update,
+)
 from perdure.memory.families import families_of, is_kin
 from perdure.memory.slots import folded, stem, words_in
+from perdure.memory.wordlists import word_set
 
 __all__ = ["LATER", "NAMES", "Line", "Question", "features", "is_named", "later", "read"]
 
@@ -50,19 +61,22 @@ class Question:
 
 _SMALL: Final = frozenset(
     stem(each)
-    for each in (
-        "a an the is are was were be been am do does did of in at to by for from with as on and or what which who whom whose"
-        " where when how why that this it its s he she they his her their i my you your me we our us current currently now"
-        " there still latest according kind type many much will would have has had take takes use uses go goes get gets"
-        " up out any some not so but if can"
-    ).split()
+    for each in word_set(
+        "a an the is are was were be been am do does did of in at to by for from with as on and or what which who"
+        " whom whose where when how why that this it its s he she they his her their i my you your me we our us"
+        " current currently now there still latest according kind type many much will would have has had take"
+        " takes use uses go goes get gets up out any some not so but if can"
+    )
 )
 _ASKS: Final = (
     ("time", r"\bwhat time\b|\bwhen\b|\bhow (?:early|late)\b"),
     ("date", r"\bwhen\b|\b(?:which|what) (?:day|date|year|month|weekday)\b|\bdeadline\b|\bhow (?:often|long)\b"),
     ("money", r"\bhow much\b|\b(?:price|cost|rent|fee|budget|rate|salary)\b"),
-    ("number", r"\bhow (?:many|much|old|often|big|tall|long|far)\b|\b(?:number|size|age|dose|version|port|price|cost|rent"
-     r"|fee|budget|rate|salary|code|pin|count|deadline|gate|row|seat|room|floor|platform|terminal|phone)\b"),
+    (
+        "number",
+        r"\bhow (?:many|much|old|often|big|tall|long|far)\b|\b(?:number|size|age|dose|version|port|price|cost|rent"
+        r"|fee|budget|rate|salary|code|pin|count|deadline|gate|row|seat|room|floor|platform|terminal|phone)\b",
+    ),
     ("name", r"\bwho(?:se|m)?\b|\bwhere\b|\b(?:which|what|what's)\b"),
     ("address", r"\b(?:url|link|address|e-?mail|endpoint|website|branch|path)\b"),
     ("place", r"\bwhere\b|\b(?:which|what) (?:city|town|country|street|hall|room|place|gym|library|office|building)\b"),
@@ -70,23 +84,31 @@ _ASKS: Final = (
 _ASK: Final = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _ASKS)
 _YES: Final = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|will|should)\b", re.IGNORECASE)
 _OWN: Final = re.compile(r"\b(?:i|my|we|our|us|me)\b", re.IGNORECASE)
-_PLACE: Final = re.compile(r"\b(?:in|at|to|from|near|under|behind|on|inside|over|into) (?:the |a |my |our )?[\w\u00c0-\u024f]", re.IGNORECASE)
-_MINE: Final = re.compile(r"\bmine\b|^(?:same|me too|lol|ha|haha|noted|ok|cute|wow|congrats|nice|thanks|yes|no)\b", re.IGNORECASE)
+_PLACE: Final = re.compile(
+    r"\b(?:in|at|to|from|near|under|behind|on|inside|over|into) (?:the |a |my |our )?[\w\u00c0-\u024f]", re.IGNORECASE
+)
+_MINE: Final = re.compile(
+    r"\bmine\b|^(?:same|me too|lol|ha|haha|noted|ok|cute|wow|congrats|nice|thanks|yes|no)\b", re.IGNORECASE
+)
 _SELF: Final = re.compile(r"\b(?:i|i'm|i've|i'll|i'd|im|my|me|we|we're|we've|our|us)\b", re.IGNORECASE)
 _OTHERS: Final = re.compile(
-    r"(?:(?:so|and|but|well|ok|anyway|took|for|also|btw|oh|now|yes|no|then|at|even|with)[,:]? )*(?:my|his|her|their|our|your|the)(?: [\w'\u2019]+){1,2}|(?:wife|husband|mum|mom|dad|sister|brother)\b",
+    r"(?:(?:so|and|but|well|ok|anyway|took|for|also|btw|oh|now|yes|no|then|at|even|with)[,:]? )*(?:my|his|her"
+    r"|their|our|your|the)(?: [\w'\u2019]+){1,2}|(?:wife|husband|mum|mom|dad|sister|brother)\b",
     re.IGNORECASE,
 )
 _PRONOUN: Final = re.compile(r"(?:(?:and|so|but|now) )?(?:he|she|they|it|his|her|their)\b", re.IGNORECASE)
 _CLAUSES: Final = re.compile(r"[,;:.!\u2014] |\b(?:because|cause|since) ")
 _PARTS: Final = re.compile(r"[,;:.!\u2014(]\s*|\b(?:and|but|while) ")
+_YOURS: Final = re.compile(r"\b(?:your|yours|you)\b", re.IGNORECASE)
+_THIRD: Final = re.compile(r"(?:(?:and|so|but|now|well),? )*(?:he|she|his|her|they|their)\b", re.IGNORECASE)
 _PLAINLY: Final = re.compile(
-    r"\b(?:might|maybe|perhaps|would love|dream|thinking (?:of|about)|consider(?:ing)?|one day|some ?day|at some point|tempted|wish)\b",
+    r"\b(?:might|maybe|perhaps|would love|dream|thinking (?:of|about)|consider(?:ing)?|one day|some ?day"
+    r"|at some point|tempted|wish)\b",
     re.IGNORECASE,
 )
-_CALENDAR: Final = frozenset(
-    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july august september"
-    " october november december i ok christmas easter".split()
+_CALENDAR: Final = word_set(
+    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july"
+    " august september october november december i ok christmas easter"
 )
 
 
@@ -97,7 +119,11 @@ def read(question: str) -> Question:
     (['ana'], ['name', 'place'])
     """
     tokens = words_in(question)
-    names = {_bare(each) for at, each in enumerate(tokens) if at and not each.islower() and not each.isdigit() and each != "I"}
+    names = {
+        _bare(each)
+        for at, each in enumerate(tokens)
+        if at and not each.islower() and not each.isdigit() and each != "I"
+    }
     stems = {stem(each) for each in tokens if _bare(each) not in names}
     words = frozenset(stems - _SMALL)
     kinds = frozenset(kind for kind, pattern in _ASK if pattern.search(question))
@@ -106,10 +132,18 @@ def read(question: str) -> Question:
     families = frozenset(family for each in stems for family in families_of(each))
     kin = frozenset(stem(each) for each in tokens if is_kin(each))
     ordered = [stem(each) for each in tokens]
-    heads = frozenset(
-        word for before, word in zip(ordered, ordered[1:], strict=False) if word in words and before in words
+    heads = frozenset(word for before, word in itertools.pairwise(ordered) if word in words and before in words)
+    return Question(
+        words,
+        frozenset(names),
+        kinds,
+        families,
+        kin,
+        heads,
+        classes_asked(stems),
+        bool(_YES.match(question)),
+        bool(_OWN.search(question)),
     )
-    return Question(words, frozenset(names), kinds, families, kin, heads, classes_asked(stems), bool(_YES.match(question)), bool(_OWN.search(question)))
 
 
 def is_named(word: str, question: Question) -> bool:
@@ -122,16 +156,81 @@ def _bare(word: str) -> str:
 
 
 NAMES: Final = (
-    "words", "words_turn", "words_before", "family", "family_turn", "kind", "kind_turn", "news", "by_subject", "by_other",
-    "names", "names_turn", "aide", "kin", "kin_turn", "mine", "musing", "musing_turn", "asked",
-    "length", "turn_length", "past", "self", "place", "yes_retraction", "elsewhere", "clash", "class", "class_turn", "about_class", "about", "about_kind", "about_family",
+    "words",
+    "words_turn",
+    "words_before",
+    "family",
+    "family_turn",
+    "kind",
+    "kind_turn",
+    "news",
+    "by_subject",
+    "by_other",
+    "names",
+    "names_turn",
+    "aide",
+    "kin",
+    "kin_turn",
+    "mine",
+    "musing",
+    "musing_turn",
+    "asked",
+    "length",
+    "turn_length",
+    "past",
+    "self",
+    "place",
+    "yes_retraction",
+    "elsewhere",
+    "third",
+    "yours",
+    "clash",
+    "class",
+    "class_turn",
+    "about_class",
+    "about",
+    "about_kind",
+    "about_family",
 )
 """What tells whether a statement speaks of what is asked."""
 
 LATER: Final = (
-    "fills", "fills_turn", "recent", "recent_about", "later", "later_about", "later_valid", "musing", "musing_turn", "kin", "kin_turn",
-    "elsewhere_turn", "clash_turn", "event", "event_turn", "later_event", "class", "same_class_later", "update", "update_turn", "correction", "correction_turn", "retraction", "yes_retraction", "later_cue", "alike",
-    "alike_later", "same_kind", "same_kind_later", "same_speaker_later", "by_subject", "aide", "asked", "later_other_words",
+    "fills",
+    "fills_turn",
+    "recent",
+    "recent_about",
+    "later",
+    "later_about",
+    "later_valid",
+    "musing",
+    "musing_turn",
+    "kin",
+    "kin_turn",
+    "elsewhere_turn",
+    "third",
+    "self",
+    "clash_turn",
+    "event_about",
+    "event_turn",
+    "later_event",
+    "class",
+    "same_class_later",
+    "update_about",
+    "update_turn",
+    "correction",
+    "correction_turn",
+    "retraction_about",
+    "yes_retraction",
+    "later_cue",
+    "alike",
+    "alike_later",
+    "same_kind",
+    "same_kind_later",
+    "same_speaker_later",
+    "by_subject",
+    "aide",
+    "asked",
+    "later_other_words",
 )
 """What tells, beside that, whether it holds now."""
 
@@ -166,13 +265,16 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
         own.append(
             {
                 "words": sum(weight[word] for word in question.words if _has(word, stems[at])) / whole,
-                "family": sum(_related(word, stems[at], families) for word in question.words) / (len(question.words) or 1),
+                "family": sum(_related(word, stems[at], families) for word in question.words)
+                / (len(question.words) or 1),
                 "kind": float(_gives(question, got, line.text, known)),
                 "class": float(is_of(question.classes, stems[at], line.text, question.words)),
                 "event": float(is_event(line.text)),
                 "news": float(bool(values - seen)),
                 "names": float(bool(question.names) and any(_bare(w) in question.names for w in words_in(line.text))),
                 "kin": float(theirs_too or carried),
+                "yours": float(bool(_YOURS.search(line.text))),
+                "third": float(bool(_THIRD.match(line.text)) and not _SELF.search(line.text)),
                 "elsewhere": float(is_elsewhere(line.text)),
                 "clash": float(_clashes(line.text, question)),
                 "musing": _mused(line.text),
@@ -197,16 +299,39 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
         mine["by_subject"] = float(line.speaker in subject)
         mine["recent"] = order[line.turn] / (len(order) - 1 or 1)
         mine["turn_length"] = min(3.0, log(1 + sum(len(stems[other]) for other in mates)) / 2)
-        for name in ("words", "family", "kind", "names", "kin", "musing", "update", "correction", "retraction", "self", "elsewhere", "clash", "class", "event"):
+        for name in (
+            "words",
+            "family",
+            "kind",
+            "names",
+            "kin",
+            "musing",
+            "update",
+            "correction",
+            "retraction",
+            "self",
+            "elsewhere",
+            "third",
+            "yours",
+            "clash",
+            "class",
+            "event",
+        ):
             mine[name + "_turn"] = max(own[other][name] for other in mates)
         mine["words_before"] = mine["before"]
         mine["aide"] = float(line.role == "assistant" or line.speaker == "assistant")
         mine["by_other"] = float(bool(subject) and line.speaker not in subject and not mine["names_turn"])
         mine["yes_retraction"] = float(question.yes) * mine["retraction"]
         mine["about"] = float(
-            (mine["by_subject"] or mine["names_turn"] or not subject) and not mine["kin"] and mine["musing"] < 1
-            and mine["asked"] < 1 and not mine["aide"] and not mine["clash"]
+            (mine["by_subject"] or mine["names_turn"] or not subject)
+            and not mine["kin"]
+            and mine["musing"] < 1
+            and mine["asked"] < 1
+            and not mine["aide"]
+            and not mine["clash"]
         )
+        for name in ("update", "event", "retraction"):
+            mine[name + "_about"] = mine[name] * mine["about"]
         mine["about_kind"] = mine["about"] * mine["kind"]
         mine["about_class"] = mine["about"] * mine["class"]
         mine["about_family"] = mine["about"] * max(mine["family"], mine["family_turn"] * 0.7)
@@ -237,7 +362,11 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
         mine["recent_about"] = mine["recent"] * mine["about"]
         mine["later_about"] = after * mine["about"]
         mine["later_valid"] = after * float(
-            bool(mine["about"]) and not mine["kin_turn"] and mine["musing_turn"] < 1 and not mine["clash_turn"] and not mine["elsewhere_turn"]
+            bool(mine["about"])
+            and not mine["kin_turn"]
+            and mine["musing_turn"] < 1
+            and not mine["clash_turn"]
+            and not mine["elsewhere_turn"]
         )
         cue = max(mine["update_turn"], mine["correction_turn"], mine["retraction_turn"])
         mine["later_cue"] = mine["later_valid"] * cue
@@ -277,17 +406,21 @@ def _of_others(text: str, question: Question) -> bool:
     for clause in _PARTS.split(text[:600]):
         found = _OTHERS.match(clause)
         if found and any(is_kin(word) and stem(word) not in question.kin for word in words_in(found[0])):
-            return True
+            return not _SELF.search(text.replace(found[0], ""))
     return False
 
 
 def _clashes(text: str, question: Question) -> bool:
-    """Whether a statement speaks of another one of what the question asks about: "the red door" for "the front door"."""
+    """Whether a statement speaks of another one of what the question asks about: "the red door" for "the front"
+    " door"."""
     words = [stem(each) for each in words_in(text)]
     return any(
-        word in question.heads and before not in question.words and before not in _SMALL and len(before) > 2
+        word in question.heads
+        and before not in question.words
+        and before not in _SMALL
+        and len(before) > 2
         and not families_of(before) & question.families
-        for before, word in zip(words, words[1:], strict=False)
+        for before, word in itertools.pairwise(words)
     )
 
 

@@ -15,6 +15,7 @@ from typing import Final
 from perdure.memory.families import families_of
 from perdure.memory.records import Hit, State
 from perdure.memory.slots import slots_of, stem, words_in
+from perdure.memory.wordlists import word_set
 
 __all__ = ["by_slot", "is_sure"]
 
@@ -23,10 +24,11 @@ _BEHIND: Final = 0.3
 """How far what holds no longer is put back."""
 _SMALL: Final = frozenset(
     stem(each)
-    for each in (
-        "a an the is are was were be been do does did of in at to by for from with as on and or what which who whom whose"
-        " where when how why that this it its s he she they his her their i my you your current currently now there"
-    ).split()
+    for each in word_set(
+        "a an the is are was were be been do does did of in at to by for from with as on and or what which who"
+        " whom whose where when how why that this it its s he she they his her their i my you your current"
+        " currently now there"
+    )
 )
 
 

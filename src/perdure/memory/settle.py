@@ -135,7 +135,7 @@ def _slots(text: str, speaker: str, source: str) -> tuple[Slot, ...]:
     if not found:
         words = [folded(each) for each in words_in(text[:2000])]
         if len(words) >= 4:
-            return (Slot(f"\"{speaker}\" {' '.join(words)}"[:240], " ".join(words)[:400], single=False),)
+            return (Slot(f'"{speaker}" {" ".join(words)}'[:240], " ".join(words)[:400], single=False),)
     return tuple(found)
 
 
@@ -177,8 +177,8 @@ def _settle_batch(db: sqlite3.Connection, fresh: list[_New], now_s: float) -> No
 def _members(db: sqlite3.Connection, key: str) -> list[Member]:
     """The facts in a slot, as they stand in the ledger, without those that were forgotten."""
     rows = db.execute(
-        "SELECT f.id, f.text, e.speaker, e.source, e.role, e.observed_s, f.since FROM slot s JOIN fact f ON f.id = s.fact"
-        " JOIN evidence e ON e.id = f.evidence WHERE s.key = ? AND f.text IS NOT NULL AND f.state <> 'forgotten'"
+        "SELECT f.id, f.text, e.speaker, e.source, e.role, e.observed_s, f.since FROM slot s"
+        " JOIN fact f ON f.id = s.fact JOIN evidence e ON e.id = f.evidence WHERE s.key = ? AND f.text IS NOT NULL AND f.state <> 'forgotten'"
         " ORDER BY f.id DESC LIMIT ?",
         (key, _WIDEST),
     ).fetchall()
@@ -218,7 +218,9 @@ def _before(db: sqlite3.Connection, each: _New) -> list[Said]:
     ]
 
 
-def _write(db: sqlite3.Connection, wanted: Iterable[Tie], states: dict[int, State], seen: set[int], now_s: float) -> None:
+def _write(
+    db: sqlite3.Connection, wanted: Iterable[Tie], states: dict[int, State], seen: set[int], now_s: float
+) -> None:
     """Make links and states what they should be: new ones as one change, those of rules that hold no longer undone."""
     found: dict[tuple[str, int, int], int] = {}
     fixed: set[int] = set()

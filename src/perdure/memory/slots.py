@@ -1,7 +1,7 @@
 """The slot that a statement fills: what it is about, without what it says of it.
 
-"3. The capital of Japan is Tokyo" fills ``the capital of japan is`` with ``tokyo``. The cut lies before the last name or
-value of the statement; a name is a run of capitalised words and the small words between them, a value the words after
+"3. The capital of Japan is Tokyo" fills ``the capital of japan is`` with ``tokyo``. The cut lies before the last name
+or value of the statement; a name is a run of capitalised words and the small words between them, a value the words after
 the last function word. "I" and "my" are the speaker. Numbered statements are a series, in which what is said of a slot
 later replaces what was said before; elsewhere only slots that can hold one value at a time work so.
 """
@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Final
 
 from perdure.memory.cues import is_asked, is_musing, is_past, is_retraction, is_update
+from perdure.memory.wordlists import word_set
 
 __all__ = ["Slot", "folded", "keys_named", "slots_of", "stem", "words_in"]
 
@@ -35,26 +36,28 @@ class Slot:
 
 _TOKEN: Final = re.compile(r"[^\W_]+(?:[.'\u2019_-](?=[^\W_])[^\W_]+)*|[&=]")
 _SERIAL: Final = re.compile(r"\s*(?:[-*]\s+)?(?:fact\s*|no\.?\s*)?[#\[(]?\d{1,9}[\])]?[.):]?\s+", re.IGNORECASE)
-_LABEL: Final = re.compile(r"\s*(?:[-*]\s+)?[\"'`]?(\w[\w .\-/]{0,58}\w|\w)[\"'`]?\s*(=|:)\s+(?=\S)|\s*(\w[\w.\-/]{0,58})=(?=[^\s=])")
+_LABEL: Final = re.compile(
+    r"\s*(?:[-*]\s+)?[\"'`]?(\w[\w .\-/]{0,58}\w|\w)[\"'`]?\s*(=|:)\s+(?=\S)|\s*(\w[\w.\-/]{0,58})=(?=[^\s=])"
+)
 _CLAUSE: Final = re.compile(r"[;\u2014]|,\s(?!\d)|\.\.\.|\s-\s(?=[a-z])")
-_FUNCTION: Final = frozenset(
-    "is are was were be been of in at to by for from with as on the a an named called into under near that has have had"
-    " than about".split()
+_FUNCTION: Final = word_set(
+    "is are was were be been of in at to by for from with as on the a an named called into under near that has"
+    " have had than about"
 )
-_WITHIN_NAMES: Final = frozenset(
-    "of the and de la le du des del della di da dos das von van der den for & to on at in a an y e und et al el ii s no with"
-    " upon from".split()
+_WITHIN_NAMES: Final = word_set(
+    "of the and de la le du des del della di da dos das von van der den for & to on at in a an y e und et al"
+    " el ii s no with upon from"
 )
-_ADVERBS: Final = frozenset("now currently actually still also just already again really presently today both".split())
+_ADVERBS: Final = word_set("now currently actually still also just already again really presently today both")
 _AS_THIRD: Final = {"am": "is", "are": "is", "was": "is", "were": "is", "have": "has", "had": "has", "m": "is"}
-_MANY: Final = frozenset(
-    "speak like love enjoy hate have has own owns know visit visited read watch play allergic member friend child brother"
-    " sister language hobby pet medication client tool need want eat bought see met collect support follow use uses"
-    " include includes contain contains climbed been".split()
+_MANY: Final = word_set(
+    "speak like love enjoy hate have has own owns know visit visited read watch play allergic member friend"
+    " child brother sister language hobby pet medication client tool need want eat bought see met collect"
+    " support follow use uses include includes contain contains climbed been"
 )
-_ONE: Final = frozenset(
-    "live lives reside resides work works employed married engaged born located based headquartered named called"
-    " costs cost weighs opens closes starts begins ends due scheduled owned led chaired run managed".split()
+_ONE: Final = word_set(
+    "live lives reside resides work works employed married engaged born located based headquartered named"
+    " called costs cost weighs opens closes starts begins ends due scheduled owned led chaired run managed"
 )
 
 
@@ -125,7 +128,9 @@ def slots_of(text: str, *, speaker: str = "", source: str = "") -> list[Slot]:
     if how == "was":
         body = re.sub(r"\bused to\b", "", body, flags=re.IGNORECASE)
     if how == "not":
-        body = re.sub(r"\b(?:no longer|any ?more|does ?n['\u2019o]t|do ?n['\u2019o]t|not)\b", "", body, flags=re.IGNORECASE)
+        body = re.sub(
+            r"\b(?:no longer|any ?more|does ?n['\u2019o]t|do ?n['\u2019o]t|not)\b", "", body, flags=re.IGNORECASE
+        )
     words = words_in(body)
     split = _split(words, bool(serial))
     if split is None:
@@ -158,7 +163,11 @@ def _labelled(label: re.Match[str], text: str, source: str) -> Slot | None:
     if mark == ":" and (len(value.split()) > 6 or len(name.split()) > 4 or is_asked(value)):
         return None
     key = " ".join(folded(each) for each in words_in(name))
-    return Slot(f"{source}|{key}"[:240], " ".join(folded(each) for each in value.split())[:200], single=True) if key else None
+    return (
+        Slot(f"{source}|{key}"[:240], " ".join(folded(each) for each in value.split())[:200], single=True)
+        if key
+        else None
+    )
 
 
 def _split(words: list[str], serial: bool) -> int | None:
@@ -172,9 +181,9 @@ def _split(words: list[str], serial: bool) -> int | None:
     last = at
     if _name_like(words[at]):
         while at > 0:
-            if _name_like(words[at - 1]):
-                at -= 1
-            elif words[at - 1].lower() in _WITHIN_NAMES and at > 1 and _joined(words, at - 1):
+            if _name_like(words[at - 1]) or (
+                words[at - 1].lower() in _WITHIN_NAMES and at > 1 and _joined(words, at - 1)
+            ):
                 at -= 1
             else:
                 break
@@ -206,7 +215,7 @@ def _joined(words: list[str], at: int) -> bool:
 
 
 def _name_like(word: str) -> bool:
-    return not word.islower() and (word[:1].isupper() or word[:1].isdigit() or not word.isascii()) or word in ("&",)
+    return (not word.islower() and (word[:1].isupper() or word[:1].isdigit() or not word.isascii())) or word in ("&",)
 
 
 def _subject(left: list[str], speaker: str, *, serial: bool) -> list[str] | None:

@@ -6,7 +6,8 @@ statement. Time is linear in the length of the text, whatever it is.
 
 A sentence ends at a mark of its script that is followed by white space (in scripts without spaces: at the mark). A full
 stop ends none after an abbreviation, an initial, or the number of a list item or a day; no mark does within a short
-quotation. Where it is unclear, the text is left in one piece: too long a statement is still true, half a one may not be.
+quotation. Where it is unclear, the text is left in one piece: too long a statement is still true, half of one may
+not be.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import re
 import unicodedata
 from collections.abc import Iterator
 from typing import Final
+
+from perdure.memory.wordlists import word_set
 
 __all__ = ["Span", "statements"]
 
@@ -35,22 +38,24 @@ _FENCE: Final = re.compile(r"\s{0,3}(```|~~~)")
 _ITEM: Final = re.compile(r"\s*(?:[-*+\u2022\u25aa\u2013]\s|#{1,6}\s|>|\||\(?\d{1,9}[.)\]:]\s|\w{1,30}\s*[:=]\s)")
 _NUMBER: Final = re.compile(r"(?:^|\s)\(?\d{1,9}\.$")
 _WORD_BEFORE: Final = re.compile(r"([^\s(\[\"'\u201c\u2018]{1,24})$")
-_ABBREVIATIONS: Final = frozenset(
-    "mr mrs ms mx dr prof sr jr st ste mt ft rev hon gen col lt sgt capt cmdr pres gov sen rep fr hr frl m mme mlle"
-    " dott ing vs viz cf al approx ca c est no nr nos vol fig figs eq eqs sec secs ch pp p art par ed eds resp incl excl"
-    " e.g i.e eg ie z.b d.h u.a bzw usw vgl ggf p.ex p.ej n.b a.k.a dept univ inc ltd corp bros co ave blvd rd sq"
-    " jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri sat sun min max avg tel ext"
-    " hrs mins secs str bldg apt rm ref attn esp orig misc etc".split()
+_ABBREVIATIONS: Final = word_set(
+    "mr mrs ms mx dr prof sr jr st ste mt ft rev hon gen col lt sgt capt cmdr pres gov sen rep fr hr frl m mme"
+    " mlle dott ing vs viz cf al approx ca c est no nr nos vol fig figs eq eqs sec secs ch pp p art par ed eds"
+    " resp incl excl e.g i.e eg ie z.b d.h u.a bzw usw vgl ggf p.ex p.ej n.b a.k.a dept univ inc ltd corp bros"
+    " co ave blvd rd sq jan feb mar apr jun jul aug sep sept oct nov dec mon tue tues wed thu thur thurs fri"
+    " sat sun min max avg tel ext hrs mins secs str bldg apt rm ref attn esp orig misc etc"
 )
-_MAY_END: Final = frozenset("inc ltd corp co etc jr sr st ave rd blvd min max sat sun mar no fig art par ed m c p".split())
-_STARTERS: Final = frozenset(
-    "the a an he she it we they i you this that these those there here in on at from his her its our their my then but"
-    " and so when while after before however also yes no for as if what who how why where please".split()
+_MAY_END: Final = word_set("inc ltd corp co etc jr sr st ave rd blvd min max sat sun mar no fig art par ed m c p")
+_STARTERS: Final = word_set(
+    "the a an he she it we they i you this that these those there here in on at from his her its our their my"
+    " then but and so when while after before however also yes no for as if what who how why where please"
 )
-_VERBS: Final = frozenset("is was are were has had will".split())
+_VERBS: Final = frozenset(["is", "was", "are", "were", "has", "had", "will"])
 _MONTHS: Final = tuple(
-    "jan feb mar apr may jun jul aug sep oct nov dec mai mär okt dez ene abr ago dic fév avr juin jui aoû déc gen mag giu"
-    " lug set ott maj".split()
+    word_set(
+        "jan feb mar apr may jun jul aug sep oct nov dec mai mär okt dez ene abr ago dic fév avr juin jui aoû déc"
+        " gen mag giu lug set ott maj"
+    )
 )
 
 
