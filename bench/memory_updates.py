@@ -4,8 +4,8 @@
 
 A dialogue is told turn by turn, then its question is asked. It is right if all of ``current`` stand in the text of the
 first current fact of the answer (of the first three, for ``additive``), and the first one does not tell an ``outdated``
-value without a current one. So whatever told the outdated value is superseded, or ranked below. Rules are made on the first 80 of the set; the other 40 are for
-looking at rarely.
+value without a current one. So whatever told the outdated value is superseded, or ranked below. Rules
+are made on the first 80 of the set; the other 40 are for looking at rarely.
 """
 
 from __future__ import annotations

@@ -10,8 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
+from perdure.memory.asking import is_named, read
 from perdure.memory.ledger import FACTS, Ledger, fact_of
-from perdure.memory.prose import Line, features, is_named, later, read
+from perdure.memory.prose import Line, features, later
 from perdure.memory.records import Fact, Hit, State
 from perdure.memory.slots import words_in
 from perdure.memory.weights import FILLS, HOLDS

@@ -15,7 +15,8 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
-from perdure.memory.classes import classes_asked, is_of
+from perdure.memory.asking import SMALL, Question, bare
+from perdure.memory.classes import is_of
 from perdure.memory.corrections import kinds_in
 from perdure.memory.cues import (
     is_asked,
@@ -31,7 +32,7 @@ from perdure.memory.families import families_of, is_kin
 from perdure.memory.slots import folded, stem, words_in
 from perdure.memory.wordlists import word_set
 
-__all__ = ["LATER", "NAMES", "Line", "Question", "features", "is_named", "later", "read"]
+__all__ = ["LATER", "NAMES", "Line", "features", "later"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,46 +45,6 @@ class Line:
     role: str = "user"
 
 
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a question asks for: its words, the names in it, the kind of value, and families of its words."""
-
-    words: frozenset[str]
-    names: frozenset[str]
-    kinds: frozenset[str]
-    families: frozenset[str]
-    kin: frozenset[str]
-    heads: frozenset[str]
-    classes: frozenset[str]
-    yes: bool
-    own: bool
-
-
-_SMALL: Final = frozenset(
-    stem(each)
-    for each in word_set(
-        "a an the is are was were be been am do does did of in at to by for from with as on and or what which who"
-        " whom whose where when how why that this it its s he she they his her their i my you your me we our us"
-        " current currently now there still latest according kind type many much will would have has had take"
-        " takes use uses go goes get gets up out any some not so but if can"
-    )
-)
-_ASKS: Final = (
-    ("time", r"\bwhat time\b|\bwhen\b|\bhow (?:early|late)\b"),
-    ("date", r"\bwhen\b|\b(?:which|what) (?:day|date|year|month|weekday)\b|\bdeadline\b|\bhow (?:often|long)\b"),
-    ("money", r"\bhow much\b|\b(?:price|cost|rent|fee|budget|rate|salary)\b"),
-    (
-        "number",
-        r"\bhow (?:many|much|old|often|big|tall|long|far)\b|\b(?:number|size|age|dose|version|port|price|cost|rent"
-        r"|fee|budget|rate|salary|code|pin|count|deadline|gate|row|seat|room|floor|platform|terminal|phone)\b",
-    ),
-    ("name", r"\bwho(?:se|m)?\b|\bwhere\b|\b(?:which|what|what's)\b"),
-    ("address", r"\b(?:url|link|address|e-?mail|endpoint|website|branch|path)\b"),
-    ("place", r"\bwhere\b|\b(?:which|what) (?:city|town|country|street|hall|room|place|gym|library|office|building)\b"),
-)
-_ASK: Final = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _ASKS)
-_YES: Final = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|will|should)\b", re.IGNORECASE)
-_OWN: Final = re.compile(r"\b(?:i|my|we|our|us|me)\b", re.IGNORECASE)
 _PLACE: Final = re.compile(
     r"\b(?:in|at|to|from|near|under|behind|on|inside|over|into) (?:the |a |my |our )?[\w\u00c0-\u024f]", re.IGNORECASE
 )
@@ -110,50 +71,6 @@ _CALENDAR: Final = word_set(
     "monday tuesday wednesday thursday friday saturday sunday january february march april may june july"
     " august september october november december i ok christmas easter"
 )
-
-
-def read(question: str) -> Question:
-    """Return what a question asks for.
-
-    >>> sorted(read("Where does Ana live?").names), sorted(read("Where does Ana live?").kinds)
-    (['ana'], ['name', 'place'])
-    """
-    tokens = words_in(question)
-    names = {
-        _bare(each)
-        for at, each in enumerate(tokens)
-        if at and not each.islower() and not each.isdigit() and each != "I"
-    }
-    stems = {stem(each) for each in tokens if _bare(each) not in names}
-    words = frozenset(stems - _SMALL)
-    kinds = frozenset(kind for kind, pattern in _ASK if pattern.search(question))
-    if kinds & {"time", "date", "money", "number"}:
-        kinds -= {"name"}
-    families = frozenset(family for each in stems for family in families_of(each))
-    kin = frozenset(stem(each) for each in tokens if is_kin(each))
-    ordered = [stem(each) for each in tokens]
-    heads = frozenset(word for before, word in itertools.pairwise(ordered) if word in words and before in words)
-    return Question(
-        words,
-        frozenset(names),
-        kinds,
-        families,
-        kin,
-        heads,
-        classes_asked(stems),
-        bool(_YES.match(question)),
-        bool(_OWN.search(question)),
-    )
-
-
-def is_named(word: str, question: Question) -> bool:
-    """Whether a question names somebody so called."""
-    return _bare(word) in question.names
-
-
-def _bare(word: str) -> str:
-    return re.sub(r"(?:'s|\u2019s|'|\u2019)$", "", folded(word))
-
 
 NAMES: Final = (
     "words",
@@ -242,7 +159,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
     weight = {word: log(1 + len(lines) / (1 + count[word])) + 0.1 for word in question.words}
     whole = sum(weight.values()) or 1.0
     speakers = {line.speaker for line in lines}
-    subject = {each for each in speakers if any(_bare(word) in question.names for word in words_in(each))}
+    subject = {each for each in speakers if any(bare(word) in question.names for word in words_in(each))}
     if not subject and speakers & {"user"} and (question.own or question.names):
         subject = {"user"}
     by_turn: dict[int, list[int]] = {}
@@ -250,7 +167,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
         by_turn.setdefault(line.turn, []).append(at)
     in_order = sorted(by_turn)
     order = {turn: at for at, turn in enumerate(in_order)}
-    known = question.names | {_bare(word) for each in speakers for word in words_in(each)} | _CALENDAR
+    known = question.names | {bare(word) for each in speakers for word in words_in(each)} | _CALENDAR
     seen: set[str] = set()
     other_one = False
     turn = -1
@@ -271,7 +188,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
                 "class": float(is_of(question.classes, stems[at], line.text, question.words)),
                 "event": float(is_event(line.text)),
                 "news": float(bool(values - seen)),
-                "names": float(bool(question.names) and any(_bare(w) in question.names for w in words_in(line.text))),
+                "names": float(bool(question.names) and any(bare(w) in question.names for w in words_in(line.text))),
                 "kin": float(theirs_too or carried),
                 "yours": float(bool(_YOURS.search(line.text))),
                 "third": float(bool(_THIRD.match(line.text)) and not _SELF.search(line.text)),
@@ -340,7 +257,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
 
 def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]], fills: Sequence[float]) -> None:
     """Add to the features of each statement what tells whether it holds now, given how well each fills the slot."""
-    stems = [{stem(each) for each in words_in(line.text)} - _SMALL - question.words for line in lines]
+    stems = [{stem(each) for each in words_in(line.text)} - SMALL - question.words for line in lines]
     turns: dict[int, set[str]] = {}
     for at, line in enumerate(lines):
         turns.setdefault(line.turn, set()).update(stems[at])
@@ -396,7 +313,7 @@ def _gives(question: Question, got: dict[str, set[str]], text: str, known: froze
         some = got.get("name" if kind == "place" else kind, set())
         if kind == "place" and not _PLACE.search(text):
             continue
-        if any(_bare(value) not in known for value in some):
+        if any(bare(value) not in known for value in some):
             return True
     return False
 
@@ -417,7 +334,7 @@ def _clashes(text: str, question: Question) -> bool:
     return any(
         word in question.heads
         and before not in question.words
-        and before not in _SMALL
+        and before not in SMALL
         and len(before) > 2
         and not families_of(before) & question.families
         for before, word in itertools.pairwise(words)

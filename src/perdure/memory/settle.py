@@ -178,7 +178,8 @@ def _members(db: sqlite3.Connection, key: str) -> list[Member]:
     """The facts in a slot, as they stand in the ledger, without those that were forgotten."""
     rows = db.execute(
         "SELECT f.id, f.text, e.speaker, e.source, e.role, e.observed_s, f.since FROM slot s"
-        " JOIN fact f ON f.id = s.fact JOIN evidence e ON e.id = f.evidence WHERE s.key = ? AND f.text IS NOT NULL AND f.state <> 'forgotten'"
+        " JOIN fact f ON f.id = s.fact JOIN evidence e ON e.id = f.evidence WHERE s.key = ?"
+        " AND f.text IS NOT NULL AND f.state <> 'forgotten'"
         " ORDER BY f.id DESC LIMIT ?",
         (key, _WIDEST),
     ).fetchall()

@@ -1,9 +1,9 @@
 """The slot that a statement fills: what it is about, without what it says of it.
 
 "3. The capital of Japan is Tokyo" fills ``the capital of japan is`` with ``tokyo``. The cut lies before the last name
-or value of the statement; a name is a run of capitalised words and the small words between them, a value the words after
-the last function word. "I" and "my" are the speaker. Numbered statements are a series, in which what is said of a slot
-later replaces what was said before; elsewhere only slots that can hold one value at a time work so.
+or value of the statement; a name is a run of capitalised words and the small words between them, a value the words
+after the last function word. "I" and "my" are the speaker. Numbered statements are a series, in which what is said of
+a slot later replaces what was said before; elsewhere only slots that can hold one value at a time work so.
 """
 
 from __future__ import annotations
