@@ -7,13 +7,11 @@ import threading
 import time
 import urllib.request
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import pytest
 
 from perdure.watcher.metrics_server import MetricsServer
-
-REQUEST = b"GET /metrics HTTP/1.0\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture
@@ -68,14 +66,14 @@ def test_a_connection_that_says_a_letter_now_and_then_is_ended(server: MetricsSe
     began_s = time.monotonic()
     with connect(server) as slow:
         slow.settimeout(0.1)
-        with pytest.raises(OSError, match=r"reset|[Bb]roken"):
-            for letter in REQUEST * 10:
+        with suppress(OSError):  # reset, if it was ended while we wrote
+            for letter in b"GET /metrics HTTP/1.0" * 10:
                 slow.sendall(bytes([letter]))
                 try:
-                    if slow.recv(1) == b"":
-                        raise BrokenPipeError("broken off")
+                    assert slow.recv(1) == b""
                 except TimeoutError:
-                    pass
+                    continue
+                break
     assert 1.0 < time.monotonic() - began_s < 10.0
     assert scrape_s(server) < 2.0
 

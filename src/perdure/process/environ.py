@@ -24,8 +24,8 @@
 | PERDURE_IO | how large blobs are written: ``engine:direct or buffered:block:depth`` | |
 
 torchrun's names are accepted as they are, and `child_env` sets them, so that a script runs under either launcher.
-Of what the launcher itself was given, ranks inherit PERDURE_RESUME, PERDURE_SKIP and PERDURE_MAY_SKIP; a roll-back is for one attempt, so
-PERDURE_RESTORE_BEFORE is not passed on to all of them.
+Of what the launcher itself was given, ranks inherit PERDURE_RESUME, PERDURE_SKIP and PERDURE_MAY_SKIP; a roll-back is
+for one attempt, so PERDURE_RESTORE_BEFORE is not passed on to all of them.
 """
 
 from __future__ import annotations

@@ -124,12 +124,12 @@ class Run:
         where: str,
     ) -> None:
         """Meet the others, restore, and hook the loop; called by `attach`."""
+        self._tree["run"] = self
+        self._hook_failures()
         told = Placement.read()
         draws = loader is not None or not isinstance(self._tree["model"], Stage)
         if told.may_skip and draws:
             require_skippable(loader, why="batches may come to be left out (--skip-bad-batch)")
-        self._tree["run"] = self
-        self._hook_failures()
         ckpt = self.checkpointer
         ckpt.engage()
         page = ckpt.page

@@ -87,7 +87,8 @@ def ranks_named(files: Iterable[Path]) -> dict[Path, int]:
     """Of logs that were chosen one by one, whose their names say that they are, as in the table above.
 
     Files of one number that differ in other numbers or lie in different folders (not of two attempts) may be of several
-    nodes that count from 0 each: then neither is known. A name that is a number is that of a rank only beside one that is 0; it may be a job's.
+    nodes that count from 0 each: then neither is known. A name that is a number is that of a rank only beside one that
+    is 0; it may be a job's.
 
     >>> named = ranks_named([Path("a/rank_3.log"), Path("a/rank_3.err"), Path("b/7/stderr.log"), Path("c/train.log")])
     >>> [named.get(Path(name)) for name in ("a/rank_3.log", "a/rank_3.err", "b/7/stderr.log", "c/train.log")]

@@ -183,16 +183,14 @@ def read_log(
     problems: list[str] | None = None,
 ) -> list[Line]:
     """The lines of one file, gzip or not; of a large one its head and its tail. Of a gzip that was cut short or is
-    damaged, what comes before that: ``problems`` then has a sentence more. ``rank`` is whose it is, if its name says it.
+    damaged, what comes before that: ``problems`` then has a sentence more. ``rank`` is whose it is, if known.
 
     Raises:
         CallError: it cannot be read.
     """
 
     def lines(stream: IO[bytes]) -> list[Line]:
-        return read_stream(
-            stream, file=str(path), order=order, rank=rank, head_bytes=head_bytes, tail_bytes=tail_bytes
-        )
+        return read_stream(stream, file=str(path), order=order, rank=rank, head_bytes=head_bytes, tail_bytes=tail_bytes)
 
     try:
         with path.open("rb") as raw:
