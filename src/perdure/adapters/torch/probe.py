@@ -218,7 +218,7 @@ class Probe:
             return Phase.STARTING.name.lower()
         trained = steps.trained
         steps.trained = False
-        self._evaluates = Doing.EVALUATING in doing or (self._evaluates and not trained)
+        self._evaluates = Doing.EVALUATING in doing or steps.evaluates or (self._evaluates and not trained)
         if self._evaluates:
             return Phase.EVALUATING.name.lower()
         self._since_ns = max(self._since_ns, steps.ended_ns)
