@@ -126,7 +126,7 @@ class Gradients:
     def in_evaluation(self) -> bool:
         """Whether every DDP that is known is in evaluation mode, itself or the module in it; False if none is known."""
         modules = [module for module in (each() for each in self._modules) if module is not None]
-        return bool(modules) and all(not (module.training and module.module.training) for module in modules)
+        return bool(modules) and not any(each.training and getattr(each, "module", each).training for each in modules)
 
     # --- backward ----------------------------------------------------------------------------------------------------
 
