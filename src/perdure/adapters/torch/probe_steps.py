@@ -43,6 +43,7 @@ __all__ = ["Steps", "hook_torch"]
 _now = time.monotonic_ns
 _thread = threading.get_ident
 _compiling = torch.compiler.is_compiling
+_LAST_WORDS_APART_NS = 1_000_000_000
 
 
 class Steps:
@@ -56,12 +57,16 @@ class Steps:
         self.trained = False
         "Set by each backward; whoever reads it sets it back."
         self.waiting = False
+        self.last_words = False
+        "What is written now may be the last of the groups."
         self.wait_ns = 0
         self.run: Any = None
         self.later = Later()
         self.replicas = Replicas(probe.file, every=probe.checksum_steps)
         self._file = probe.file
         self._trouble = probe.trouble
+        self._tick = probe.tick
+        self._told_ns = 0
         self._lead: weakref.ref[torch.optim.Optimizer] | None = None
         self._rivals: dict[int, int] = {}
         self._inside: list[int] = []
@@ -106,6 +111,18 @@ class Steps:
         self.off = True
         self._file.wait(0)
         self._trouble("hooks")
+
+    def tell_calls(self) -> None:
+        """A collective has raised, or the groups are taken down. The rank may end before the next beat, so what it has
+        called is written now.
+        """
+        if self.off or _now() - self._told_ns < _LAST_WORDS_APART_NS:
+            return
+        self._told_ns, self.last_words = _now(), True
+        try:
+            self._tick()
+        finally:
+            self.last_words = False
 
     # --- losses and backwards ----------------------------------------------------------------------------------------
 
@@ -229,8 +246,9 @@ def hook_torch(probe: Probe) -> None:
     steps.patch(torch.nn.utils, "clip_grad_norm_", functools.partial(_clip, steps))
     steps.patch(torch.nn.parallel.DistributedDataParallel, "__init__", functools.partial(_made, steps))
     if dist.is_available():
-        probe.groups = best(lambda: steps.waiting)
+        probe.groups = best(lambda: steps.waiting, lambda: steps.last_words)
         steps.patch(dist.Work, "wait", functools.partial(_wait, steps))
+        steps.patch(dist, "destroy_process_group", functools.partial(_destroy, steps))
         steps.patch(dist.ProcessGroup, "monitored_barrier", functools.partial(_wait, steps))
         steps.patch(dist, "_broadcast_coalesced", functools.partial(_wait, steps))
         import torch.distributed._functional_collectives as functional
@@ -269,6 +287,9 @@ def _backward(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
             steps.fail()
         try:
             return before(tensors, *args, **kwargs)
+        except RuntimeError:  # perhaps of the reducer, which waits in C++
+            steps.tell_calls()
+            raise
         finally:
             if not steps.off:
                 try:
@@ -288,6 +309,9 @@ def _wait(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
         steps._file.wait(began)
         try:
             return before(*args, **kwargs)
+        except RuntimeError:
+            steps.tell_calls()
+            raise
         finally:
             if not steps.off:
                 steps._file.wait(0)
@@ -295,6 +319,15 @@ def _wait(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
             steps.waiting = False
 
     return wait
+
+
+def _destroy(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        if _thread() == steps.main:
+            steps.tell_calls()
+        return before(*args, **kwargs)
+
+    return destroy_process_group
 
 
 def _scale(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
