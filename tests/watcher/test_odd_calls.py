@@ -16,7 +16,7 @@ from perdure.watcher.labels import Label
 from perdure.watcher.odd_calls import aborted_by_size
 from perdure.watcher.samples import LogLine, RankSample
 
-LINE = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size doesn't match"
+LINE = "  what():  [enforce fail at pair.cc:456] op.preamble.length <= op.nbytes. 8 vs 4. Received data size"
 ABORTED: dict[str, Any] = {"exit_signal": 6, "state": "Z", "groups": (group("m", 3, 4, shape="[2] float32"),)}
 
 
@@ -89,7 +89,7 @@ class Dying:
     """Ranks that die of what they call, on two nodes, look by look."""
 
     def __init__(self, n_ranks: int) -> None:
-            self.n, self.now_s, self.told = n_ranks, 0.0, list[Verdict]()
+        self.n, self.now_s, self.told = n_ranks, 0.0, list[Verdict]()
         self.analyser = Analyser({"a": [0, 1], "b": list(range(2, n_ranks))}, detectors=detectors())
 
     def look(self, picture: dict[int, dict[str, Any]], lines: tuple[LogLine, ...] = ()) -> None:

@@ -61,8 +61,7 @@ def all_wait_unlike(columns: Columns, now_s: float) -> list[Evidence]:
         return []
     calls = members_only(flat(columns, columns.seen), columns.left | columns.ended)
     needed, _ = _needed(calls, alive)
-    odd = odd_calls(columns, calls, needed, alive, now_s) or []
-    return [each for each in odd if each.kind == "odd-call"]
+    return odd_calls(columns, calls, needed, alive, now_s) or []
 
 
 def _needed(calls: Calls, waiting: Mask) -> tuple[Ints, Mask]:
