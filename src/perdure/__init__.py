@@ -14,7 +14,7 @@ import importlib
 
 TYPE_CHECKING = False  # typing's own constant would load typing, most of the time that this import takes
 if TYPE_CHECKING:
-    from perdure import codec, errors, fabric, layout, plan, testing
+    from perdure import codec, errors, fabric, layout, memory, plan, testing
     from perdure.adapters.torch import dcp
     from perdure.adapters.torch.attach import attach
     from perdure.adapters.torch.checkpointer import Checkpointer
@@ -49,6 +49,7 @@ __all__ = [
     "layout",
     "load",
     "load_into",
+    "memory",
     "plan",
     "reshard",
     "testing",

@@ -305,3 +305,34 @@ def in_a_child() -> None:
     weight.sum().backward()
     optimizer.step()
     assert probe.running() is None
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_pauses_of_an_evaluation_are_of_it_unless_the_loop_trains_in_that_mode(folder: str, frozen: bool) -> None:
+    def work() -> list[str]:
+        mine = probe.running()
+        model = ddp()
+        model.train(not frozen)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        phases: list[str] = []
+
+        def note() -> None:
+            phases.append("" if mine is None else mine._guess(frozenset()))
+
+        def step() -> None:
+            model(torch.randn(4, 16)).square().mean().backward()
+            optimizer.step()
+
+        step()
+        note()
+        model.module.eval()
+        note()  # no forward is under way
+        note()
+        model.train(not frozen)
+        step()
+        note()
+        return phases
+
+    _, results = probed(folder, work)
+    expected = ["forward"] * 4 if frozen else ["forward", "evaluating", "evaluating", "forward"]
+    assert results == [expected, expected]

@@ -56,6 +56,8 @@ class Steps:
         self.ended_ns = 0
         self.trained = False
         "Set by each backward; whoever reads it sets it back."
+        self.trains_as_evaluated = False
+        "Whether a backward was seen while the model was in evaluation mode: then the mode says nothing."
         self.waiting = False
         self.last_words = False
         "What is written now may be the last of the groups."
@@ -132,6 +134,8 @@ class Steps:
         if self._backwards > 1:
             return
         self.trained = True
+        if self.gradients.in_evaluation:
+            self.trains_as_evaluated = True
         if self._inside:  # of a step that has failed; one with a closure is then the outermost when it ends
             self._inside.clear()
         step = self.next_step
@@ -178,6 +182,11 @@ class Steps:
         self._loss = step, loss, self._bad_loss
 
     # --- steps -------------------------------------------------------------------------------------------------------
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the model is in evaluation mode, where that means that it is not trained now."""
+        return not self.trains_as_evaluated and self.gradients.in_evaluation
 
     @property
     def next_step(self) -> int:

@@ -1,0 +1,127 @@
+"""The lexical index: ``index.db``, made from the ledger and thrown away at will.
+
+It follows the ledger: before a search it takes in what was told since, so that telling stays cheap and what was told
+is found at once.
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import threading
+from pathlib import Path
+from typing import Final
+
+from perdure.memory.ledger import Ledger
+
+__all__ = ["LexicalIndex", "words_of"]
+
+_WORD: Final = re.compile(r"\w+")
+_STOP: Final = frozenset(
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "do",
+        "does",
+        "did",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "i",
+        "in",
+        "is",
+        "it",
+        "its",
+        "me",
+        "my",
+        "of",
+        "on",
+        "or",
+        "she",
+        "that",
+        "the",
+        "their",
+        "they",
+        "this",
+        "to",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whom",
+        "whose",
+        "why",
+        "will",
+        "with",
+        "you",
+        "your",
+        "how",
+    ]
+)
+
+
+def words_of(text: str) -> list[str]:
+    """The words of a question that are worth looking for."""
+    words = [each.lower() for each in _WORD.findall(text)]
+    return [each for each in words if each not in _STOP] or words
+
+
+class LexicalIndex:
+    """FTS5 over the passages of a space."""
+
+    def __init__(self, path: Path, ledger: Ledger) -> None:
+        self.path = path
+        self.ledger = ledger
+        self._lock = threading.Lock()
+        self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
+        self._db.execute("PRAGMA journal_mode = WAL")
+        self._db.execute("PRAGMA synchronous = OFF")
+        self._db.execute(
+            "CREATE VIRTUAL TABLE IF NOT EXISTS passage"
+            " USING fts5(body, tokenize = 'porter unicode61 remove_diacritics 2')"
+        )
+
+    def catch_up(self) -> None:
+        """Take in what was told since the last time."""
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            last = self._db.execute("SELECT coalesce(max(rowid), 0) FROM passage").fetchone()[0]
+            rows = self.ledger.connection().execute(
+                "SELECT passage, group_concat(text, ' ') FROM"
+                " (SELECT passage, text FROM fact WHERE passage > ? ORDER BY id) GROUP BY passage",
+                (last,),
+            )
+            self._db.executemany("INSERT INTO passage(rowid, body) VALUES (?, ?)", rows)
+            self._db.execute("COMMIT")
+
+    def search(self, question: str, *, limit: int) -> list[tuple[int, float]]:
+        """Return (passage, score), best first."""
+        words = words_of(question)
+        if not words:
+            return []
+        self.catch_up()
+        match = " OR ".join('"' + word.replace('"', '""') + '"' for word in words)
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT rowid, -rank FROM passage WHERE passage MATCH ? ORDER BY rank LIMIT ?", (match, limit)
+            )
+            return list(rows)
+
+    def close(self) -> None:
+        """Close the index."""
+        self._db.close()
