@@ -31,6 +31,7 @@ class Guarded(Protocol):
 
     calls: int
     where: str
+    abandoned: bool
 
     @property
     def in_transaction(self) -> bool: ...
@@ -97,6 +98,7 @@ def _in_child() -> None:
                 each.close()
     for db in inherited:
         if db.calls or db.in_transaction:
+            db.abandoned = True
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))  # never closed, not even at the end
         else:
             with contextlib.suppress(sqlite3.Error):

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.errors import BlobMissing, CallError, DeadlineExceeded
+from perdure.errors import BlobCorrupt, BlobMissing, CallError, DeadlineExceeded
 from perdure.memory.group_commit import GroupCommit
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
 from perdure.memory.schema import check, create
-from perdure.memory.sqlite_files import File, connect, explained_sqlite, holders_of, sync_folders
+from perdure.memory.sqlite_files import File, Held, check_plain, connect, explained_sqlite, holders_of, sync_folders
 from perdure.memory.told import Told, as_body, as_text
 from perdure.memory.turns import Turns
 
@@ -30,6 +30,8 @@ __all__ = ["DEADLINE_S", "FACTS", "Ledger", "as_body", "as_text", "fact_of"]
 
 DEADLINE_S: Final = 30.0
 """How long a writer waits for others unless told otherwise."""
+
+_LEAST_BYTES: Final = 4096
 
 FACTS: Final = """SELECT f.id, f.evidence, f.start, f.stop, f.passage, f.text, e.speaker, e.role, e.source, e.observed,
  e.observed_s, f.state, f.since, f.until, f.topic FROM fact f JOIN evidence e ON e.id = f.evidence"""
@@ -45,9 +47,7 @@ class Ledger:
     `FormatRefused` or `perdure.errors.BlobCorrupt` for a file that is no ledger, `StorageError` where it may not write.
     """
 
-    def __init__(
-        self, path: Path, *, wall: Callable[[], float] = time.time, deadline_s: float = DEADLINE_S
-    ) -> None:
+    def __init__(self, path: Path, *, wall: Callable[[], float] = time.time, deadline_s: float = DEADLINE_S) -> None:
         self.path = path
         self.wall = wall
         self.deadline_s = deadline_s
@@ -72,6 +72,13 @@ class Ledger:
         until = time.monotonic() + self.deadline_s
         with explained_sqlite(self.path):
             there = os.path.lexists(self.path)
+        check_plain(self.path)
+        if there and os.stat(self.path).st_size < _LEAST_BYTES:  # SQLite would begin a new one in it
+            raise BlobCorrupt(
+                f"{self.path} is empty or nearly, as no ledger ever is: it was cut off; put a backup in its place, or"
+                " move it away to begin anew",
+                file=str(self.path),
+            )
         if not there:
             self._turns.take(until)
             try:
@@ -85,19 +92,37 @@ class Ledger:
                     create(self.path)
             finally:
                 self._turns.give()
+        self._inode = self._inode_now()
         db = self.connection()
         check(db)
+        self._check_whole(db)
         self.id: str = db.execute("SELECT value FROM space WHERE key = 'id'").fetchone()[0]
         # Whoever made it may have died before its names were durable.
         with explained_sqlite(self.path):
             sync_folders(self.path.parent)
 
+    def _check_whole(self, db: File) -> None:
+        want = db.execute("PRAGMA page_count").fetchone()[0] * db.execute("PRAGMA page_size").fetchone()[0]
+        have = os.stat(self.path).st_size
+        try:
+            newer = os.stat(f"{self.path}-wal").st_size > 0
+        except FileNotFoundError:
+            newer = False
+        if have < want and not newer:  # what the WAL holds may not be in it yet
+            raise BlobCorrupt(
+                f"{self.path} was cut off: {have} of {want} bytes are there; put a backup in its place",
+                file=str(self.path),
+            )
+
     def connection(self) -> File:
         """This thread's connection: to read, or within `change` the one of that change."""
-        db: File | None = getattr(self._local, "db", None)
-        if db is None:
-            db = self._local.db = self._connect()
-        return db
+        writing: File | None = getattr(self._local, "writing", None)
+        if writing is not None:
+            return writing
+        held: Held | None = getattr(self._local, "held", None)
+        if held is None:
+            held = self._local.held = Held(self._connect())
+        return held.db
 
     def _connect(self) -> File:
         with self._lock:
@@ -133,12 +158,11 @@ class Ledger:
             )
         try:
             with self._transaction(until) as db:
-                reading = getattr(self._local, "db", None)
-                self._local.writing = self._local.db = db
+                self._local.writing = db
                 try:
                     yield db
                 finally:
-                    self._local.writing, self._local.db = None, reading
+                    self._local.writing = None
         finally:
             self._group.follow()
 
@@ -150,6 +174,11 @@ class Ledger:
         db = self._writer
         self._turns.take(until)
         try:
+            if self._inode_now() != self._inode:
+                raise BlobMissing(
+                    f"{self.path} was taken away or replaced while it was open; put it back, and open it again",
+                    file=str(self.path),
+                )
             self._start(db, until)
             try:
                 yield db
@@ -160,6 +189,12 @@ class Ledger:
                 raise
         finally:
             self._turns.give()
+
+    def _inode_now(self) -> int:
+        try:
+            return os.stat(self.path).st_ino
+        except OSError:
+            return -1
 
     def _start(self, db: File, until: float) -> None:
         try:
@@ -249,9 +284,7 @@ class Ledger:
         if row is None:
             return None
         if told.key is not None and row[1] is not None and row[1] != told.row[0]:
-            raise CallError(
-                f"key {told.key!r} was given with other words before, e{row[0]}; give each text its own"
-            )
+            raise CallError(f"key {told.key!r} was given with other words before, e{row[0]}; give each text its own")
         ids = [fact for (fact,) in db.execute("SELECT id FROM fact WHERE evidence = ? ORDER BY id", (row[0],))]
         return Observed(row[0], tuple(ids), new=False)
 

@@ -18,7 +18,7 @@ import secrets
 from pathlib import Path
 from typing import Final
 
-from perdure.errors import BlobCorrupt, FormatRefused
+from perdure.errors import FormatRefused
 from perdure.memory.sqlite_files import File, connect, explained_sqlite, sync_folders
 
 __all__ = ["FORMAT", "TABLES", "check", "create"]
@@ -119,9 +119,7 @@ def create(path: Path) -> None:
             db.execute("BEGIN IMMEDIATE")
             for statement in TABLES.split(";"):
                 db.execute(statement)
-            db.execute(
-                "INSERT INTO space VALUES ('format', ?), ('id', ?)", (str(FORMAT), secrets.token_hex(16))
-            )
+            db.execute("INSERT INTO space VALUES ('format', ?), ('id', ?)", (str(FORMAT), secrets.token_hex(16)))
             db.execute("COMMIT")
             db.execute("PRAGMA journal_mode = WAL")
         finally:
@@ -138,18 +136,14 @@ def create(path: Path) -> None:
 def check(db: File) -> None:
     """Refuse what is no ledger of this release: by its tables, and for anything that would run by itself.
 
-    Raises `BlobCorrupt` for an empty file, `FormatRefused` for another format.
+    Raises `FormatRefused` for another format.
     """
     file = str(db.path)
     found = {(kind, name): sql for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master")}
-    if not found:
-        raise BlobCorrupt(
-            f"{file} is empty, as no ledger ever is: it was cut off; put a backup in its place, or move it away to"
-            " begin anew",
-            file=file,
-        )
     if any(kind in ("trigger", "view") or "virtual" in (sql or "").lower() for (kind, _), sql in found.items()):
-        raise FormatRefused(f"{file} holds triggers, views or virtual tables, as no ledger does; do not use it", file=file)
+        raise FormatRefused(
+            f"{file} holds triggers, views or virtual tables, as no ledger does; do not use it", file=file
+        )
     if ("table", "space") not in found:
         raise FormatRefused(f"{file} is the SQLite file of something else; move it away", file=file)
     row = db.execute("SELECT value FROM space WHERE key = 'format'").fetchone()
@@ -167,9 +161,7 @@ def check(db: File) -> None:
 
 
 def _columns(db: File, tables: list[str]) -> dict[str, set[str]]:
-    return {
-        name: {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (name,))} for name in tables
-    }
+    return {name: {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (name,))} for name in tables}
 
 
 @functools.cache

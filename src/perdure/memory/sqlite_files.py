@@ -24,7 +24,7 @@ from perdure.errors import BlobCorrupt, CallError, DeadlineExceeded, FormatRefus
 from perdure.memory.forks import Call, enrol, is_barred
 from perdure.store.refusals import explain as explain_errno
 
-__all__ = ["File", "connect", "explained_sqlite", "holders_of", "sync_folders"]
+__all__ = ["File", "Held", "check_plain", "connect", "explained_sqlite", "holders_of", "sync_folders"]
 
 _LONGEST_BYTES: Final = 1_000_000_000
 _SHOWN: Final = 4
@@ -76,15 +76,22 @@ class _Rows(sqlite3.Cursor):
 
 
 class File(sqlite3.Connection):
-    """A connection to ``path`` that explains its errors. It closes when nobody holds it any more."""
+    """A connection to ``path`` that explains its errors. ``abandoned`` is one of the parent of a fork, not at rest."""
 
     path: Path
     where: str
     calls: int
+    abandoned: bool
 
-    def cursor(self, factory: Any = _Rows) -> Any:
+    def execute(self, sql: str, parameters: Any = (), /) -> Any:
+        return self._rows().execute(sql, parameters)
+
+    def executemany(self, sql: str, parameters: Iterable[Any], /) -> Any:
+        return self._rows().executemany(sql, parameters)
+
+    def _rows(self) -> _Rows:
         try:
-            return super().cursor(factory)
+            return super().cursor(_Rows)
         except sqlite3.Error as error:
             raise self.explain(error) from error
 
@@ -92,9 +99,22 @@ class File(sqlite3.Connection):
         """Return the error of perdure for one of SQLite, or itself where it is a mistake of ours."""
         return _explain(error, self.path) or error
 
+    def close(self) -> None:
+        """Close it; twice is fine."""
+        if not self.abandoned:
+            super().close()
+
+
+class Held:
+    """Closes ``db`` as soon as nobody holds this: a connection is part of a cycle, and would wait for the collector."""
+
+    __slots__ = ("db",)
+
+    def __init__(self, db: File) -> None:
+        self.db = db
+
     def __del__(self) -> None:
-        if "calls" in self.__dict__:  # it was opened
-            self.close()
+        self.db.close()
 
 
 def connect(path: Path, *, busy_s: float) -> File:
@@ -102,7 +122,7 @@ def connect(path: Path, *, busy_s: float) -> File:
 
     Raises `FormatRefused` where something else lies there, `StorageError` where it may not be opened.
     """
-    _check_plain(path)
+    check_plain(path)
     where = str(path.absolute())
     if is_barred(where):
         raise CallError(
@@ -112,7 +132,7 @@ def connect(path: Path, *, busy_s: float) -> File:
         )
     with explained_sqlite(path):
         db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False, factory=File)
-    db.path, db.where, db.calls = path, where, 0
+    db.path, db.where, db.calls, db.abandoned = path, where, 0, False
     enrol(db)
     return db
 
@@ -165,7 +185,8 @@ def sync_folders(folder: Path) -> None:
         at = at.parent
 
 
-def _check_plain(path: Path) -> None:
+def check_plain(path: Path) -> None:
+    """Raise `FormatRefused` where something lies at ``path`` that is no plain file."""
     try:
         mode = os.lstat(path).st_mode
     except FileNotFoundError:
@@ -200,8 +221,10 @@ def _explain(error: BaseException, path: Path) -> PerdureError | None:
             )
         case sqlite3.SQLITE_READONLY:
             moved = code == sqlite3.SQLITE_READONLY_DBMOVED
-            what = "was moved or replaced while it was open; open it again" if moved else (
-                "may not be written, it or its folder; give this user the permission, or remount it for writing"
+            what = (
+                "was moved or replaced while it was open; open it again"
+                if moved
+                else ("may not be written, it or its folder; give this user the permission, or remount it for writing")
             )
             return StorageError(f"{file} {what}", file=file, errno=errno.EROFS)
         case sqlite3.SQLITE_IOERR:

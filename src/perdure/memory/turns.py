@@ -90,7 +90,7 @@ class Turns:
                     holder=who,
                 )
             # A commit takes less than a millisecond; whoever holds on longer is looked at less often.
-            time.sleep(min(max(first_s, (now - began) / 20), 0.01, until - now))
+            time.sleep(min(max(first_s, (now - began) / 50), 0.005, until - now))
 
     def _set(self, kind: int, place: int) -> bool:
         try:

@@ -192,7 +192,9 @@ def as_of(ledger: Ledger, facts: Iterable[int], moment_s: float, *, known_s: flo
         )
 
     replaced = {
-        old for new, old in rows if new in others and begins_s(others[new]) <= moment_s and _counts(others[new], told, known_s)
+        old
+        for new, old in rows
+        if new in others and begins_s(others[new]) <= moment_s and _counts(others[new], told, known_s)
     }
     return {each: fact for each, fact in given.items() if holds(fact) and each not in replaced}
 
