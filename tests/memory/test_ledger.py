@@ -76,7 +76,7 @@ def test_threads_that_wait_share_one_commit(tmp_path: Path) -> None:
     with ledger.change():
         for each in crowd:
             each.start()
-        while len(ledger._group._waiting) < 20:
+        while ledger._group.waiting() < 20:
             time.sleep(0.001)
     for each in crowd:
         each.join(30)
@@ -100,7 +100,7 @@ def test_of_threads_that_share_a_commit_only_the_one_that_erred_is_told_so(tmp_p
     with ledger.change():
         for each in crowd:
             each.start()
-        while len(ledger._group._waiting) < 6:
+        while ledger._group.waiting() < 6:
             time.sleep(0.001)
     for each in crowd:
         each.join(30)
@@ -369,3 +369,46 @@ def test_a_long_text_has_no_cap(tmp_path: Path) -> None:
         done = memory.observe(text)
         assert memory.evidence(done.evidence).text == text
         assert len(done.facts) == 200_000
+
+
+def test_a_memory_that_is_closed_under_its_threads_tells_them_so(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    ended: list[BaseException] = []
+
+    def tell(name: str) -> None:
+        try:
+            for number in range(100_000):
+                memory.observe(f"{name} {number}")
+                memory.status()
+        except BaseException as error:
+            ended.append(error)
+
+    crowd = [threading.Thread(target=tell, args=(f"t{each}",)) for each in range(4)]
+    for each in crowd:
+        each.start()
+    time.sleep(0.2)
+    memory.close()
+    for each in crowd:
+        each.join(30)
+    assert [type(each) for each in ended] == [CallError] * 4
+
+
+def test_a_thread_that_writes_all_the_time_does_not_starve_another(tmp_path: Path) -> None:
+    """odysseus#1940 and its kin: what waits for a busy writer must get its turn."""
+    ledger = Ledger(tmp_path / "ledger.db", deadline_s=20.0)
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.is_set():
+            ledger.keep([told("again and again")])
+
+    crowd = [threading.Thread(target=tell) for _ in range(3)]
+    for each in crowd:
+        each.start()
+    for _ in range(20):
+        with ledger.change(deadline_s=5.0) as db:
+            db.execute("DELETE FROM lease")
+    over.set()
+    for each in crowd:
+        each.join(30)
+    ledger.close()
