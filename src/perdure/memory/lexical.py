@@ -120,7 +120,9 @@ class LexicalIndex:
             for passage in passages:
                 self._db.execute("DELETE FROM passage WHERE rowid = ?", (passage,))
                 rows = self.ledger.connection().execute(
-                    "SELECT passage, text, state FROM fact WHERE passage = ?1 AND id BETWEEN ?1 AND ?1 + 1000 ORDER BY id", (passage,)
+                    "SELECT passage, text, state FROM fact WHERE passage = ?1 AND id BETWEEN ?1 AND ?1 + 1000"
+                    " ORDER BY id",
+                    (passage,),
                 )
                 self._db.execute("INSERT INTO passage(rowid, body) VALUES (?, ?)", (passage, _joined(rows)))
             self._db.execute("INSERT INTO passage(passage) VALUES ('optimize')")
