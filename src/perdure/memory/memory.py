@@ -14,7 +14,9 @@ from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
+from perdure.memory.shelf import LedgerShelf
 from perdure.memory.spaces import folder_of
+from perdure.memory.tools import Tools
 
 __all__ = ["Memory"]
 
@@ -98,6 +100,10 @@ class Memory:
         return Answer(
             "\n".join(hit.fact.text for hit in hits), hits, "rules", "no model: these are facts, not words about them"
         )
+
+    def tools(self) -> Tools:
+        """Return the tools by which a model or another agent reads this memory; none of them can write."""
+        return Tools(LedgerShelf(self._ledger, self.search))
 
     def fact(self, name: str | int) -> Fact:
         """Return a fact by its id. Raises `CallError` where there is none."""
