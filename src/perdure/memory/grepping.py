@@ -8,7 +8,6 @@ not count. A budget of steps bounds all of it.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Final
@@ -23,7 +22,6 @@ _MOST_STATES: Final = 1000
 _MOST_BUILT: Final = 10_000
 _MOST_TRANSITIONS: Final = 20_000
 _MOST_HELD: Final = 300_000
-_LINE: Final = re.compile(r"[^\n\r\u2028\u2029]+")
 
 
 class StepsSpent(Exception):
@@ -60,6 +58,8 @@ class Pattern:
     overlong or not of the subset.
     """
 
+    _begin: _State
+
     def __init__(self, text: str, *, regex: bool = False, steps: int = 5_000_000) -> None:
         if not text.strip() or len(text) > _LONGEST:
             raise CallError(f"a pattern has 1 to {_LONGEST} characters; this one has {len(text)}")
@@ -78,8 +78,11 @@ class Pattern:
         self._spend(1 + len(low) // 50)
         if self._needed and self._needed not in low:
             return
-        for number, line in enumerate(_LINE.finditer(low), 1):
-            start, stop = line.span()
+        number, stop = 0, -1
+        while stop < len(low):
+            number, start = number + 1, stop + 1
+            stop = low.find("\n", start)
+            stop = len(low) if stop < 0 else stop
             if self._plain:
                 at = low.find(self._needed, start, stop)
                 found = at + len(self._needed) if at >= 0 else None

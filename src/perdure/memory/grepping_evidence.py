@@ -10,8 +10,10 @@ from perdure.memory.records import Fact, State
 from perdure.memory.rendering import quote
 from perdure.memory.shelf import Page, Shelf
 
-__all__ = ["Found", "Line", "grep"]
+__all__ = ["LAST", "Found", "Line", "grep"]
 
+LAST: Final = 2**53
+"""Stands for the last line of a piece of evidence."""
 _PAGES: Final = 200
 _MOST_CHARS: Final = 32_000_000
 _BEFORE: Final = 240
@@ -61,8 +63,8 @@ def grep(shelf: Shelf, pattern: Pattern, *, after: tuple[int, int], limit: int) 
                         return Found(tuple(lines), "there are more", lines[-1].place)
                     lines.append(_line(page, line, start, stop, found))
             except StepsSpent:
-                return Found(tuple(lines), "the search took its most steps", (number, 2**53))
-            at = (number, 2**53)
+                return Found(tuple(lines), f"the search took its most steps in e{number}", (number, LAST))
+            at = (number, LAST)
             chars += len(page.text)
             if chars > _MOST_CHARS:
                 return Found(tuple(lines), "the search read its most text", at)

@@ -27,14 +27,14 @@ class Arguments(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     """What a tool is called with."""
 
 
-class ListTopics(Arguments):
+class ListTopics(Arguments, frozen=True, kw_only=True):
     """List the topics of this memory, with their summaries."""
 
     after: _After = 0
     limit: _Few = 20
 
 
-class Search(Arguments):
+class Search(Arguments, frozen=True, kw_only=True):
     """Find the facts that fit a question or some words, best first. With history also those that no longer hold."""
 
     query: _Words
@@ -42,7 +42,7 @@ class Search(Arguments):
     history: bool = False
 
 
-class Grep(Arguments):
+class Grep(Arguments, frozen=True, kw_only=True):
     """Find the lines of what was told, word for word, that contain a text (or match a regular expression without
     backreferences and lookaround), upper and lower case alike."""
 
@@ -52,7 +52,7 @@ class Grep(Arguments):
     limit: _Few = 20
 
 
-class Read(Arguments):
+class Read(Arguments, frozen=True, kw_only=True):
     """Read a topic (t2), what was told (e3), or what stands around a fact (f12): `lines` lines or facts from `line`
     on, or of what was told the characters from `start` to `stop`."""
 
@@ -63,13 +63,13 @@ class Read(Arguments):
     stop: Annotated[int, Meta(ge=0, le=2**53)] | None = None
 
 
-class History(Arguments):
+class History(Arguments, frozen=True, kw_only=True):
     """Show what a fact replaces, repeats or contradicts, and what replaces it, oldest first."""
 
     fact: _Id
 
 
-class Timeline(Arguments):
+class Timeline(Arguments, frozen=True, kw_only=True):
     """List facts in the order of time: about a subject, or all that was told between two times."""
 
     about: Annotated[str, Meta(max_length=1000)] = ""
@@ -79,20 +79,20 @@ class Timeline(Arguments):
     limit: _Few = 20
 
 
-class Resolve(Arguments):
+class Resolve(Arguments, frozen=True, kw_only=True):
     """Say what holds now of what a question asks for. Of facts that exclude each other, the winner is chosen by fixed
     rules: the greater authority, then the newest."""
 
     question: _Words
 
 
-class OfEvidence(Arguments):
+class OfEvidence(Arguments, frozen=True, kw_only=True):
     """Show what a fact stands on: the piece that was told, by whom, when and where."""
 
     id: _Id
 
 
-class Done(Arguments):
+class Done(Arguments, frozen=True, kw_only=True):
     """Give the answer, with the ids of the facts (f12) that it stands on; only ids that were shown. If nothing that
     was shown answers the question, leave answer and citations empty."""
 

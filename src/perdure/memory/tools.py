@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from perdure.errors import CallError
 from perdure.memory.grepping import Pattern
-from perdure.memory.grepping_evidence import grep
+from perdure.memory.grepping_evidence import LAST, grep
 from perdure.memory.moments import moment_of
 from perdure.memory.records import Fact, Hit, State, Topic, number_of
 from perdure.memory.rendering import block, describe_evidence, describe_fact, quote
@@ -90,8 +90,7 @@ class Tools:
             case OfEvidence():
                 return self._evidence(asked, budget_bytes)
             case Done():
-                cited = self.cited(asked.citations)
-                return Result(asked.answer, tuple(cited))
+                return Result(asked.answer, tuple(self.cited(asked.citations)))
         raise CallError(f"there is no tool {name[:40]!r}; there are {', '.join(ALL)}")
 
     def cited(self, names: Iterable[str]) -> dict[int, Fact]:
@@ -113,9 +112,10 @@ class Tools:
     def _search(self, asked: Search, budget: int) -> Result:
         hits = self.shelf.search(asked.query, limit=asked.limit, history=asked.history)
         title = f"{len(hits)} facts, best first:" if hits else "no fact fits these words; try others, or grep"
-        return self._hits(title, hits, budget)
+        return self.hits(title, hits, budget)
 
-    def _hits(self, title: str, hits: Sequence[Hit], budget: int) -> Result:
+    def hits(self, title: str, hits: Sequence[Hit], budget: int) -> Result:
+        """Show hits that were found already, as many as ``budget`` bytes have room for."""
         return self._facts(title, [hit.fact for hit in hits], budget, [_standing(hit) for hit in hits])
 
     def _facts(self, title: str, facts: Sequence[Fact], budget: int, remarks: Sequence[str] = ()) -> Result:
@@ -137,7 +137,7 @@ class Tools:
         why, at = found.why, found.at
         if shown < len(lines):
             why, at = "no room for more", (found.lines[shown - 1].place if shown else _place(asked.after))
-        after = f"e{at[0]}:{at[1]}" if why else None
+        after = f"e{at[0]}" + ("" if at[1] == LAST else f":{at[1]}") if why else None
         if after is not None:
             text += f"\n({why}; go on with after={after})"
         facts = tuple(fact.id for each in found.lines[:shown] for fact in each.facts)
@@ -311,7 +311,7 @@ def _place(after: str) -> tuple[int, int]:
     if not after:
         return 0, 0
     evidence, _, line = after.strip().partition(":")
-    return number_of(evidence, "e"), number_of(line, "") if line else 2**53
+    return number_of(evidence, "e"), number_of(line, "") if line else LAST
 
 
 def _moment(text: str) -> tuple[float, float]:
