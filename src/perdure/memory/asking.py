@@ -1,99 +1,80 @@
-"""What a question asks for: of whom, what kind of value, in which family of words."""
+"""Ask a model, through the reading loop, with a deadline for each reply and for all of them.
+
+A model is called in a thread of its own and left behind when its time is over, so that one that never returns, in
+spite of its deadline, holds nobody up. Whatever goes wrong, the answer is that of rules, with a note.
+"""
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
-from itertools import pairwise
-from typing import Final
+import queue
+import threading
+from collections.abc import Sequence
 
-from perdure.memory.classes import classes_asked
-from perdure.memory.families import families_of, is_kin
-from perdure.memory.slots import folded, stem, words_in
-from perdure.memory.wordlists import word_set
+from perdure.clock import SYSTEM, Clock
+from perdure.errors import DeadlineExceeded, PerdureError
+from perdure.memory.powers import ChatModel, Message
+from perdure.memory.reading import DEFAULTS, SCHEMA, Limits, Reading
+from perdure.memory.records import Answer
+from perdure.memory.tools import Tools
 
-__all__ = ["SMALL", "Question", "bare", "is_named", "read"]
+__all__ = ["read_and_answer"]
 
-
-@dataclass(frozen=True, slots=True)
-class Question:
-    """What a question asks for: its words, the names in it, the kind of value, and families of its words."""
-
-    words: frozenset[str]
-    names: frozenset[str]
-    kinds: frozenset[str]
-    families: frozenset[str]
-    kin: frozenset[str]
-    heads: frozenset[str]
-    classes: frozenset[str]
-    yes: bool
-    own: bool
+_GRACE_S = 2.0
+"""What a model that keeps its deadline by itself is given on top, to say so."""
 
 
-SMALL: Final = frozenset(
-    stem(each)
-    for each in word_set(
-        "a an the is are was were be been am do does did of in at to by for from with as on and or what which who"
-        " whom whose where when how why that this it its s he she they his her their i my you your me we our us"
-        " current currently now there still latest according kind type many much will would have has had take"
-        " takes use uses go goes get gets up out any some not so but if can"
-    )
-)
-_ASKS: Final = (
-    ("time", r"\bwhat time\b|\bwhen\b|\bhow (?:early|late)\b"),
-    ("date", r"\bwhen\b|\b(?:which|what) (?:day|date|year|month|weekday)\b|\bdeadline\b|\bhow (?:often|long)\b"),
-    ("money", r"\bhow much\b|\b(?:price|cost|rent|fee|budget|rate|salary)\b"),
-    (
-        "number",
-        r"\bhow (?:many|much|old|often|big|tall|long|far)\b|\b(?:number|size|age|dose|version|port|price|cost|rent"
-        r"|fee|budget|rate|salary|code|pin|count|deadline|gate|row|seat|room|floor|platform|terminal|phone)\b",
-    ),
-    ("name", r"\bwho(?:se|m)?\b|\bwhere\b|\b(?:which|what|what's)\b"),
-    ("address", r"\b(?:url|link|address|e-?mail|endpoint|website|branch|path)\b"),
-    ("place", r"\bwhere\b|\b(?:which|what) (?:city|town|country|street|hall|room|place|gym|library|office|building)\b"),
-)
-_ASK: Final = tuple((kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in _ASKS)
-_YES: Final = re.compile(r"^(?:is|are|was|were|do|does|did|has|have|had|can|will|should)\b", re.IGNORECASE)
-_OWN: Final = re.compile(r"\b(?:i|my|we|our|us|me)\b", re.IGNORECASE)
+def read_and_answer(
+    question: str,
+    tools: Tools,
+    model: ChatModel,
+    *,
+    limits: Limits = DEFAULTS,
+    hits: int = 10,
+    clock: Clock = SYSTEM,
+) -> Answer:
+    """Return the model's answer, with citations of what it was shown, or that of rules with a note that says why.
 
-
-def read(question: str) -> Question:
-    """Return what a question asks for.
-
-    >>> sorted(read("Where does Ana live?").names), sorted(read("Where does Ana live?").kinds)
-    (['ana'], ['name', 'place'])
+    Takes at most ``limits.all_s`` seconds of the model's time and two more.
     """
-    tokens = words_in(question)
-    names = {
-        bare(each) for at, each in enumerate(tokens) if at and not each.islower() and not each.isdigit() and each != "I"
-    }
-    stems = {stem(each) for each in tokens if bare(each) not in names}
-    words = frozenset(stems - SMALL)
-    kinds = frozenset(kind for kind, pattern in _ASK if pattern.search(question))
-    if kinds & {"time", "date", "money", "number"}:
-        kinds -= {"name"}
-    families = frozenset(family for each in stems for family in families_of(each))
-    kin = frozenset(stem(each) for each in tokens if is_kin(each))
-    ordered = [stem(each) for each in tokens]
-    heads = frozenset(word for before, word in pairwise(ordered) if word in words and before in words)
-    return Question(
-        words,
-        frozenset(names),
-        kinds,
-        families,
-        kin,
-        heads,
-        classes_asked(stems),
-        bool(_YES.match(question)),
-        bool(_OWN.search(question)),
-    )
+    began = clock.monotonic()
+    first = tools.shelf.search(question, limit=hits, history=False)
+    reading = Reading(question, tools, by=model.name, limits=limits, first=first)
+    messages: Sequence[Message] = reading.messages
+    while True:
+        left = limits.all_s - (clock.monotonic() - began)
+        if left <= 0:
+            return reading.give_up(f"{model.name} took longer than {limits.all_s:g} s in all")
+        try:
+            reply = _completed(model, messages, limits, min(left, limits.call_s))
+        except PerdureError as error:
+            return reading.give_up(f"{model.name} could not be asked: {error.message}")
+        except Exception as error:  # whatever a model raises that was handed in
+            return reading.give_up(f"{model.name} failed with {type(error).__name__}")
+        step = reading.handle(reply)
+        if isinstance(step, Answer):
+            return step
+        messages = step
 
 
-def is_named(word: str, question: Question) -> bool:
-    """Whether a question names somebody so called."""
-    return bare(word) in question.names
+def _completed(model: ChatModel, messages: Sequence[Message], limits: Limits, deadline_s: float) -> str:
+    replies: queue.SimpleQueue[object] = queue.SimpleQueue()
 
+    def complete() -> None:
+        try:
+            reply: object = model.complete(
+                messages, schema=SCHEMA, max_tokens=limits.reply_tokens, deadline_s=deadline_s
+            )
+            replies.put(reply)
+        except Exception as error:  # raised again where the reply is awaited
+            replies.put(error)
 
-def bare(word: str) -> str:
-    """A word without case, marks and the ending of a possessive."""
-    return re.sub(r"(?:'s|\u2019s|'|\u2019)$", "", folded(word))
+    threading.Thread(target=complete, name="memory-model", daemon=True).start()
+    try:
+        reply = replies.get(timeout=deadline_s + _GRACE_S)
+    except queue.Empty:
+        raise DeadlineExceeded(f"it gave no reply within {deadline_s:g} s", missing=[model.name]) from None
+    if isinstance(reply, Exception):
+        raise reply
+    if not isinstance(reply, str):
+        raise TypeError(f"a reply is a string, not {type(reply).__name__}")
+    return reply

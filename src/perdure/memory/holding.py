@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from perdure.memory.asking import is_named, read
 from perdure.memory.ledger import FACTS, Ledger, fact_of
 from perdure.memory.prose import Line, features, later
+from perdure.memory.questions import is_named, read
 from perdure.memory.records import Fact, Hit, State
 from perdure.memory.slots import words_in
 from perdure.memory.weights import FILLS, HOLDS
@@ -21,6 +21,8 @@ __all__ = ["around", "by_holding"]
 
 _MOST: Final = 240
 _SOURCES: Final = 3
+_TELLING: Final = ("words", "words_turn", "family", "family_turn", "kind", "class", "yes_retraction")
+"""Where no statement has any of these, none has to do with the question."""
 _NEWEST: Final = 2000
 """How many pieces of evidence are looked through for people whom a question names."""
 
@@ -92,13 +94,18 @@ def _spoken(ledger: Ledger, question: str) -> list[tuple[str, int]]:
 
 
 def by_holding(question: str, facts: Sequence[Fact]) -> list[Hit]:
-    """Return the current ones of ``facts``, which are in the order of time, as hits, best first."""
+    """Return the current ones of ``facts``, which are in the order of time, as hits, best first.
+
+    None where not one of them has to do with the question.
+    """
     if not facts:
         return []
     turns = {number: at for at, number in enumerate(dict.fromkeys(fact.evidence for fact in facts))}
     lines = [Line(fact.text, fact.speaker, turns[fact.evidence], fact.role.value) for fact in facts]
     asked = read(question)
     rows = features(asked, lines)
+    if not any(row[name] for row in rows for name in _TELLING):
+        return []
     fills = [sum(weight * row[name] for name, weight in FILLS.items()) for row in rows]
     later(asked, lines, rows, fills)
     scored = [

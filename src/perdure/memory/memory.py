@@ -5,46 +5,69 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
-from perdure.errors import CallError
+from perdure.errors import CallError, TryAgain
+from perdure.memory.answers import answer_by_rules
+from perdure.memory.asking import read_and_answer
+from perdure.memory.backup import backup
 from perdure.memory.bonds import with_bonds
+from perdure.memory.doctor import Finding, examine, examine_index
+from perdure.memory.exporting import export
+from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
 from perdure.memory.holding import around, by_holding
+from perdure.memory.importing import Imported, import_
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
+from perdure.memory.powers import ChatModel
 from perdure.memory.ranking import by_slot, is_sure
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
 from perdure.memory.settle import current_of, settle
+from perdure.memory.shelf import LedgerShelf
 from perdure.memory.slots import keys_named
-from perdure.memory.spaces import folder_of
+from perdure.memory.spaces import folder_of, make_folder
+from perdure.memory.told import Told
+from perdure.memory.tools import Tools
+from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
 
-_ANSWERS: Final = 10
+_PURGE_S: Final = 5.0
 _PATIENCE_S: Final = 5.0
 """How long reading settles what was told before it looks."""
+_ROLES: Final = frozenset(each.value for each in Role)
 
 
 class Memory:
     """What an agent was told, in one space of the folder ``root``.
 
     Any thread may call it, and any number of processes may have the same space open. Only the user who made a space
-    can read it (mode 0700).
+    can read it (mode 0700). ``model`` is who reads for `ask`; without one rules do.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], *, space: str = "default", wall: Callable[[], float] = time.time
+        self,
+        root: str | os.PathLike[str],
+        *,
+        space: str = "default",
+        model: ChatModel | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder_of(Path(root), space)
         self.space = space
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder)
         self._wall = wall
+        self._model = model
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
+        try:
+            resume_purges(self._ledger, derived=self._derived(), deadline_s=_PURGE_S)
+        except TryAgain:  # somebody reads old copies: `status` counts it as pending, and the next opening tries again
+            pass
 
     def __enter__(self) -> Memory:
         return self
@@ -78,19 +101,22 @@ class Memory:
 
         Raises `CallError` for arguments that are no such things, `StorageFull` where the disk is full.
         """
-        if not isinstance(text, str):
-            raise CallError(f"what was told must be a string, not {type(text).__name__}")
-        observed = moment_of(at, now_s=self._wall())
-        return self._ledger.append(
-            text,
-            source=source,
-            speaker=speaker,
-            role=Role(role),
-            observed=observed,
-            key=key,
-            dated=at is not None,
-            meta=meta,
-        )
+        told = self._told(text, source=source, at=at, speaker=speaker, role=role, key=key, meta=meta)
+        return self._ledger.keep([told])[0]
+
+    def observe_many(self, items: Sequence[Mapping[str, object]]) -> list[Observed]:
+        """Keep many at once, in one transaction: all of them, or after an error none.
+
+        Each item has ``text`` and what else `observe` takes, by name. Raises `CallError` that names the first item
+        that cannot be kept.
+        """
+        told: list[Told] = []
+        for at, item in enumerate(items):
+            try:
+                told.append(self._told(**item))  # type: ignore[arg-type]
+            except (CallError, TypeError) as error:
+                raise CallError(f"item {at}: {error}", item=at) from error
+        return self._ledger.keep(told)
 
     def search(self, question: str, *, limit: int = 10, history: bool = False) -> list[Hit]:
         """Return the facts that fit a question best, the best first: those that hold now, or with ``history`` all."""
@@ -110,16 +136,25 @@ class Memory:
         """
         return settle(self._ledger, self._index, deadline_s=deadline_s)
 
-    def ask(self, question: str) -> Answer:
-        """Return the current facts that fit a question, ranked, as an answer."""
-        found = self.search(question)
+    def ask(self, question: str, *, limit: int = 10, model: ChatModel | None = None) -> Answer:
+        """Return an answer with the facts that it stands on.
+
+        Without a model it is the facts that hold, ranked, or that there are none that fit; with one (of this call or
+        of this memory) the words of the model, which must cite what it was shown. Where the model fails, the answer is
+        the one without it, and its note says why.
+        """
+        reader = model or self._model
+        if reader is not None:
+            return read_and_answer(question, self.tools(), reader, hits=limit)
+        found = self.search(question, limit=limit)
         if not is_sure(found):
-            near = self.search(question, history=True)
-            found = by_holding(question, around(self._ledger, question, near))[:_ANSWERS]
-        hits = tuple(with_bonds(self._ledger, found))
-        return Answer(
-            "\n".join(hit.fact.text for hit in hits), hits, "rules", "no model: these are facts, not words about them"
-        )
+            near = around(self._ledger, question, self.search(question, limit=limit, history=True))
+            found = with_bonds(self._ledger, by_holding(question, near)[:limit]) or found
+        return answer_by_rules(self.tools().shelf, question, found)
+
+    def tools(self) -> Tools:
+        """Return the tools by which a model or another agent reads this memory; none of them can write."""
+        return Tools(LedgerShelf(self._ledger, self.search))
 
     def resolve(self, asked: str) -> Hit | None:
         """Return the fact that holds now in a slot, or that answers a question; None where nothing does.
@@ -149,6 +184,93 @@ class Memory:
         if found is None:
             raise CallError(f"there is no evidence e{number} in space {self.space!r}")
         return found
+
+    def history(self, name: str | int) -> History:
+        """Return what replaces, repeats or contradicts a fact, and what it replaces, the oldest first."""
+        return history(self._ledger, self.fact(name).id)
+
+    def forget(
+        self,
+        *,
+        fact: str | int | None = None,
+        evidence: str | int | None = None,
+        topic: str | int | None = None,
+        source: str | None = None,
+        speaker: str | None = None,
+        mode: Literal["tombstone", "purge"] = "tombstone",
+        reason: str = "",
+        deadline_s: float = 600.0,
+    ) -> Receipt:
+        """Forget one thing: no search finds it any more (tombstone), or no byte of it is left (purge, for good).
+
+        The receipt of a purge says what was looked through, and under ``left`` what a person has to see to.
+        Raises `CallError` where there is no such thing, `perdure.errors.DeadlineExceeded` where a reader holds on to
+        old copies; the purge is finished then when the memory is opened next.
+        """
+        target = Target(
+            fact=None if fact is None else number_of(fact, "f"),
+            evidence=None if evidence is None else number_of(evidence, "e"),
+            topic=None if topic is None else number_of(topic, "t"),
+            source=source,
+            speaker=speaker,
+        )
+        return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived(), deadline_s=deadline_s)
+
+    def backup(self, to: str | os.PathLike[str] | None = None) -> str:
+        """Copy the space to a new file (or the URL of a store) while others write; return where it is.
+
+        Raises `CallError` where the file exists, `perdure.errors.StorageFull`.
+        """
+        return backup(self._ledger, to)
+
+    def export(self, to: str | os.PathLike[str]) -> int:
+        """Write the space as JSON lines to a new file; return how many lines it has."""
+        return export(self._ledger, to)
+
+    def import_(self, file: str | os.PathLike[str]) -> Imported:
+        """Take in an export, beside what is there. The same again adds nothing.
+
+        Raises `perdure.errors.FormatRefused` for a file that is no whole export; nothing is taken in then.
+        """
+        return import_(self._ledger, file)
+
+    def doctor(self, *, repair: bool = False) -> list[Finding]:
+        """Examine the space; with ``repair`` also make right again what is made from the ledger."""
+        checks = (lambda ledger: examine_index(ledger, self.folder / "index.db"),)
+        return examine(self._ledger, checks=checks, repair=repair, derived=self._derived())
+
+    def _derived(self) -> Derived:
+        return Derived(index=self._index.drop)
+
+    def status(self) -> Status:
+        """Count what there is."""
+        return status(self._ledger)
+
+    def _told(
+        self,
+        text: str,
+        *,
+        source: str = "",
+        at: str | float | dt.datetime | None = None,
+        speaker: str = "",
+        role: Role | str = Role.USER,
+        key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+    ) -> Told:
+        if not isinstance(text, str):
+            raise CallError(f"what was told must be a string, not {type(text).__name__}")
+        if role not in _ROLES:
+            raise CallError(f"{str(role)[:40]!r} is no role; it is one of {', '.join(Role)}")
+        return Told.of(
+            text,
+            source=source,
+            speaker=speaker,
+            role=Role(role),
+            observed=moment_of(at, now_s=self._wall()),
+            key=key,
+            dated=at is not None,
+            meta=meta,
+        )
 
     def _of_passage(self, passage: int) -> list[Fact]:
         ids = [

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
-from perdure.memory.asking import SMALL, Question, bare
 from perdure.memory.classes import is_of
 from perdure.memory.corrections import kinds_in
 from perdure.memory.cues import (
@@ -29,6 +28,7 @@ from perdure.memory.cues import (
     is_update,
 )
 from perdure.memory.families import families_of, is_kin
+from perdure.memory.questions import SMALL, Question, bare
 from perdure.memory.slots import folded, stem, words_in
 from perdure.memory.wordlists import word_set
 

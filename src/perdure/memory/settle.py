@@ -10,10 +10,10 @@ import datetime as dt
 import sqlite3
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+from perdure.errors import DeadlineExceeded
 from perdure.memory.arrange import Member, Tie, arrange
 from perdure.memory.corrections import Said, corrected, may_correct
 from perdure.memory.dates import validity
@@ -62,10 +62,11 @@ def settle(ledger: Ledger, finder: Finder | None = None, *, limit: int = 1_000_0
         fresh = _unsettled(ledger, min(_BATCH, limit - done))
         if not fresh:
             break
-        with _free(ledger) as db:
-            if db is None:
-                break
-            _settle_batch(db, fresh, ledger.wall())
+        try:
+            with ledger.change(deadline_s=0.0, synced=False) as db:
+                _settle_batch(db, fresh, ledger.wall())
+        except DeadlineExceeded:  # somebody is writing: whoever reads next settles it
+            break
         done += len(fresh)
         if time.monotonic() >= by_s:
             break
@@ -80,38 +81,6 @@ def current_of(ledger: Ledger, key: str) -> list[int]:
         (key,),
     )
     return [row[0] for row in rows]
-
-
-@contextmanager
-def _free(ledger: Ledger) -> Iterator[sqlite3.Connection | None]:
-    """A transaction that writes, or None where another one does.
-
-    It is not synced: after a power cut its facts are unsettled again, and what was acknowledged before is not touched.
-    """
-    db = ledger.connection()
-    before = db.execute("PRAGMA busy_timeout").fetchone()[0]
-    synced = db.execute("PRAGMA synchronous").fetchone()[0]
-    db.execute("PRAGMA busy_timeout = 0")
-    db.execute("PRAGMA synchronous = NORMAL")
-    try:
-        db.execute("BEGIN IMMEDIATE")
-    except sqlite3.OperationalError as error:
-        if "locked" not in str(error):
-            raise
-        db.execute(f"PRAGMA synchronous = {int(synced)}")
-        yield None
-        return
-    finally:
-        db.execute(f"PRAGMA busy_timeout = {int(before)}")
-    try:
-        yield db
-    except BaseException:
-        db.execute("ROLLBACK")
-        raise
-    else:
-        db.execute("COMMIT")
-    finally:
-        db.execute(f"PRAGMA synchronous = {int(synced)}")
 
 
 def _unsettled(ledger: Ledger, count: int) -> list[_New]:
