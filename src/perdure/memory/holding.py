@@ -21,7 +21,7 @@ __all__ = ["around", "by_holding"]
 
 _MOST: Final = 240
 _SOURCES: Final = 3
-_TELLING: Final = ("words", "words_turn", "family", "family_turn", "kind", "class", "yes_retraction")
+_TELLING: Final = ("words", "words_turn", "family", "family_turn", "kind", "class", "yes_retraction", "by_subject")
 """Where no statement has any of these, none has to do with the question."""
 _NEWEST: Final = 2000
 """How many pieces of evidence are looked through for people whom a question names."""
