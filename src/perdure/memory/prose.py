@@ -49,7 +49,7 @@ _PLACE: Final = re.compile(
     r"\b(?:in|at|to|from|near|under|behind|on|inside|over|into) (?:the |a |my |our )?[\w\u00c0-\u024f]", re.IGNORECASE
 )
 _MINE: Final = re.compile(
-    r"\bmine\b|^(?:same|me too|lol|ha|haha|noted|ok|cute|wow|congrats|nice|thanks|yes|no)\b", re.IGNORECASE
+    r"\bmine\b|^(?:same|me too|lol|ha|haha|same here|noted|ok|cute|wow|congrats|nice|thanks|yes|no)\b", re.IGNORECASE
 )
 _SELF: Final = re.compile(r"\b(?:i|i'm|i've|i'll|i'd|im|my|me|we|we're|we've|our|us)\b", re.IGNORECASE)
 _OTHERS: Final = re.compile(
@@ -124,6 +124,7 @@ LATER: Final = (
     "kin",
     "kin_turn",
     "elsewhere_turn",
+    "mine",
     "third",
     "self",
     "clash_turn",
