@@ -190,3 +190,39 @@ def test_since_and_until_are_told_by_the_words(tmp_path: Path) -> None:
         memory.settle()
         assert (memory.fact(1).since, memory.fact(1).until) == ("2026-05", None)
         assert memory.fact(1).text == "I have lived in Porto since May."
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "question", "answer"),
+    [
+        (
+            "Mo Tan earns 1700 euros per month.",
+            "Mo Tan earns 1900 euros per month.",
+            "How much does Mo Tan earn?",
+            "1900",
+        ),
+        (
+            "Mo Tan takes the Red line to work.",
+            "Mo Tan takes the Blue line to work.",
+            "Which line does Mo take?",
+            "Blue",
+        ),
+        ("Mo Tan works as head of sales.", "Mo Tan works as bus driver.", "What does Mo Tan work as?", "bus driver"),
+        (
+            "The author of Our Home is Li Wu.",
+            "The author of Our Home is Al Po.",
+            "Who is the author of Our Home?",
+            "Al Po",
+        ),
+        ("Mo Tan drives a red Fiat.", "Mo Tan drives a red Audi.", "What does Mo Tan drive?", "Audi"),
+        ("Mo's mentor is K. A. Li of Rome.", "Mo's mentor is J. R. Po of Oslo.", "Who is Mo's mentor?", "J. R. Po"),
+    ],
+)
+def test_a_numbered_fact_replaces_an_earlier_one_of_its_template(
+    tmp_path: Path, old: str, new: str, question: str, answer: str
+) -> None:
+    other = "Mo Tan is a citizen of Chad."
+    with Memory(tmp_path) as memory:
+        memory.observe("\n".join(f"{at}. {line}" for at, line in enumerate([old, other, new])))
+        assert answer in memory.search(question)[0].fact.text
+        assert sorted(states(memory).values()) == ["current", "current", "superseded"]

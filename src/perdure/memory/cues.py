@@ -5,16 +5,9 @@ from __future__ import annotations
 import re
 from typing import Final
 
-__all__ = [
-    "is_asked",
-    "is_correction",
-    "is_elsewhere",
-    "is_event",
-    "is_musing",
-    "is_past",
-    "is_retraction",
-    "is_update",
-]
+from perdure.memory.wordlists import word_set
+
+__all__ = word_set("is_asked is_correction is_elsewhere is_event is_musing is_past is_retraction is_update")
 
 _UPDATE: Final = re.compile(
     r"\b(?:now|nowadays|these days|no longer|any ?more|instead|as of|from now on|starting|since (?:last|this|the)"
@@ -32,14 +25,16 @@ _CORRECTION: Final = re.compile(
     r"|ignore (?:that|what|my)|in fact|actually|the right one|only heard half|half right|you (?:had|got|wrote"
     r"|meant)|(?:it|they|he|she|letter|box|label|ticket|sign|form|sheet|page|receipt) says?|turns out|turned out"
     r"|check(?:ed|ing)|looked (?:it up|again|closer)|re-?read|mis\\w{3,}|confus(?:ed|ing)|mistaken?|errors?"
-    r"|corrected|fix(?:ed)? (?:that|it|the)|other way (?:a)?round|(?:flipped|transposed|swapped) the (?:digits|letters|names|numbers)|the receipt|the small print|laughed at me|thinking of|never listens"
+    r"|corrected|fix(?:ed)? (?:that|it|the)|other way (?:a)?round|(?:flipped|transposed|swapped) the (?:digits"
+    r"|letters|names|numbers)|the receipt|the small print|laughed at me|thinking of|never listens"
     r"|to be precise|apolog\\w+|whoops|d'oh|was wrong|is wrong|not quite|pardon|put (?:that|it) right|gemeint"
     r"|je voulais dire|quise decir)\b"
     r"|^(?:sorry|oops|wait|no|stop|hang on|hold on)[,!.]|^\*",
     re.IGNORECASE,
 )
 _MUSING: Final = re.compile(
-    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|(?:i|we|you|they|he|she) could|would|wouldn't"
+    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|(?:i|we|you|they|he|she) could"
+    r"|would|wouldn't"
     r"|should(?! (?:be|read|say))|if (?!you\b|u\b|any|some|who)|unless|thinking (?:of|about)|thought about"
     r"|consider(?:ing)?|toying|dream(?:s|ed|ing)?|wish|hope|hoping|imagine|tempted|fancy|fantasi[sz]\w+|someday|one day"
     r"|some day|one of these days|at some point|eventually|not sure|no idea|doubt|wonder(?:ing)?|suppose|rumou?r\w*"
@@ -77,7 +72,8 @@ _PAST: Final = re.compile(
 _RETRACTION: Final = re.compile(
     r"\b(?:no longer|not .{1,40}? any ?more|stopped|quit|gave (?:up|away|back|it)|given up|let (?:\w+ ){1,3}go"
     r"|got rid of"
-    r"|sold|cancel(?:l?ed|s)|call(?:ed)? (?:\w+ ){0,4}off|broke (?:it )?(?:up|off)|split up|divorced|died|dead|passed away"
+    r"|sold|cancel(?:l?ed|s)|call(?:ed)? (?:\w+ ){0,4}off|broke (?:it )?(?:up|off)|split up|divorced|died|dead"
+    r"|passed away"
     r"|shut down"
     r"|closed down|ended|over for good|retired|removed|deleted|dropped|withdrew|pulled the plug|wound up|threw|binned"
     r"|scrapped|disbanded|uninstalled|unsubscribed|left (?:the|my|our)|gone|went back|don't .{1,30}? (?:any ?more"

@@ -62,6 +62,7 @@ _CLAUSES: Final = re.compile(r"[,;:.!\u2014] |\b(?:because|cause|since) ")
 _PARTS: Final = re.compile(r"[,;:.!\u2014(]\s*|\b(?:and|but|while) ")
 _YOURS: Final = re.compile(r"\b(?:your|yours|you)\b", re.IGNORECASE)
 _THIRD: Final = re.compile(r"(?:(?:and|so|but|now|well),? )*(?:he|she|his|her|they|their)\b", re.IGNORECASE)
+_THEIRS: Final = re.compile(r"\b(?:her|his|their|your) (\w+)", re.IGNORECASE)
 _PLAINLY: Final = re.compile(
     r"\b(?:might|maybe|perhaps|would love|dream|thinking (?:of|about)|consider(?:ing)?|one day|some ?day"
     r"|at some point|tempted|wish)\b",
@@ -321,6 +322,9 @@ def _gives(question: Question, got: dict[str, set[str]], text: str, known: froze
 
 def _of_others(text: str, question: Question) -> bool:
     """Whether a clause is about somebody of the speaker's whom the question does not ask about."""
+    inner = _THEIRS.search(text[:600])
+    if inner and is_kin(inner[1]) and stem(inner[1]) not in question.kin and not _SELF.search(text):
+        return True
     for clause in _PARTS.split(text[:600]):
         found = _OTHERS.match(clause)
         if found and any(is_kin(word) and stem(word) not in question.kin for word in words_in(found[0])):

@@ -19,7 +19,8 @@ from perdure.memory.wordlists import word_set
 
 __all__ = ["by_slot", "is_sure"]
 
-_SURE: Final = 0.85
+_SURE: Final = 1.0
+_FITS: Final = 0.6
 _BEHIND: Final = 0.3
 """How far what holds no longer is put back."""
 _SMALL: Final = frozenset(
@@ -40,17 +41,18 @@ def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
     asked = _content(words_in(question))
     if not asked or not hits:
         return list(hits)
-    names = {stem(each) for at, each in enumerate(words_in(question)) if at and not each.islower()}
+    names = {stem(each) for at, each in enumerate(words_in(question)) if at and not each.islower()} - _SMALL
     slots = [slots_of(hit.fact.text, speaker=hit.fact.speaker, source=hit.fact.source) for hit in hits]
     keys = [_content(slot[0].key.split(), stemmed=True) if slot else set() for slot in slots]
     counts = Counter(word for key in keys for word in key)
     rare = {word: log(1 + len(hits) / (1 + counts[word])) + 0.2 for word in {*asked, *counts}}
     best = max(hit.score for hit in hits) or 1.0
     ranked: list[tuple[float, int, Hit]] = []
+    why = "its slot"
     for at, (hit, key) in enumerate(zip(hits, keys, strict=True)):
         fit = _fit(asked, key, rare, names) if key else 0.0
         held = 0.0 if hit.fact.state is State.CURRENT else _BEHIND
-        ranked.append((hit.score / best * 0.3 + fit - held, -at, hit))
+        ranked.append((hit.score / best * 0.3 + fit - held, -at, replace(hit, why=why) if fit >= _FITS else hit))
     ranked.sort(key=lambda each: each[:2], reverse=True)
     return [replace(hit, score=score) for score, _, hit in ranked]
 

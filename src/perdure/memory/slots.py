@@ -132,7 +132,10 @@ def slots_of(text: str, *, speaker: str = "", source: str = "") -> list[Slot]:
             r"\b(?:no longer|any ?more|does ?n['\u2019o]t|do ?n['\u2019o]t|not)\b", "", body, flags=re.IGNORECASE
         )
     words = words_in(body)
-    split = _split(words, bool(serial))
+    inner = _inner(words) if serial else None
+    if inner is not None:
+        words = [*words[: inner[0]], *words[inner[1] :], *words[slice(*inner)]]
+    split = len(words) - (inner[1] - inner[0]) if inner else _split(words, bool(serial))
     if split is None:
         return []
     left = _subject(words[:split], speaker, serial=bool(serial))
@@ -198,6 +201,8 @@ def _split(words: list[str], serial: bool) -> int | None:
         while at > 0 and words[at].lower() not in _FUNCTION:
             at -= 1
         at += 1
+        if serial and "as" in words[2:at]:
+            at = words.index("as", 2) + 1
         if last - at > 7 or at == 1:
             at = last
     while at < last and words[at].lower() in ("the", "a", "an") and words[at].islower():
@@ -205,6 +210,22 @@ def _split(words: list[str], serial: bool) -> int | None:
     if at < 2 or at > last:
         return None
     return at
+
+
+def _inner(words: list[str]) -> tuple[int, int] | None:
+    """Where the value of "Ana takes the Red line to work" stands: the only name after the subject, and not last."""
+    at = 0
+    while at < len(words) and _name_like(words[at]):
+        at += 1
+    start = at
+    while start < len(words) and not _name_like(words[start]):
+        start += 1
+    stop = start
+    while stop < len(words) and (_name_like(words[stop]) or (stop > start and words[stop] == "&")):
+        stop += 1
+    if not 0 < at < start < stop < len(words) or words[0] == "The" or any(map(_name_like, words[stop:])):
+        return None
+    return start, stop
 
 
 def _joined(words: list[str], at: int) -> bool:
@@ -228,7 +249,11 @@ def _subject(left: list[str], speaker: str, *, serial: bool) -> list[str] | None
         return None
     if own and not me:
         me = ["speaker"]
-    for word in left:
+    for at, word in enumerate(left):
+        if at and word[:1].isupper() and len(word) > 1:
+            owner = folded(word).endswith(("'s", "\u2019s"))
+            found += [stem(word[:-2]), "s"] if owner else [stem(word)]
+            continue
         lower = folded(word)
         if lower in ("i", "we"):
             found += me
