@@ -121,13 +121,18 @@ def says_less(text: str, other: str) -> bool:
 
     >>> says_less("Anna lives in Lisbon", "anna LIVES in Lisbon."), says_less("Anna smokes", "Anna never smokes")
     (True, False)
+    >>> says_less("Anna hit Bob", "Bob hit Anna")
+    False
     """
     mine, theirs = _words(text), _words(other)
-    return bool(mine - _SMALL) and mine <= theirs | _SMALL and mine & _NEGATION == theirs & _NEGATION
+    wanted = iter([each for each in theirs if each not in _SMALL])
+    telling = [each for each in mine if each not in _SMALL]
+    same = _NEGATION & set(mine) == _NEGATION & set(theirs)
+    return bool(telling) and same and all(each in wanted for each in telling)
 
 
-def _words(text: str) -> set[str]:
-    return {each.casefold() for each in _WORD.findall(text.replace("'", "").replace("\u2019", ""))}
+def _words(text: str) -> list[str]:
+    return [each.casefold() for each in _WORD.findall(text.replace("'", "").replace("\u2019", ""))]
 
 
 def _placing(plan: Plan, known: Known) -> Iterable[Fault]:
@@ -274,7 +279,7 @@ def _no_replacement(op: Supersede, known: Known) -> str | None:
 
 def _akin(new: Fact, old: Fact) -> bool:
     """Whether two facts speak of anything that is the same: a word, or who speaks."""
-    common = (_words(new.text) & _words(old.text)) - _SMALL - _NEGATION
+    common = (set(_words(new.text)) & set(_words(old.text))) - _SMALL - _NEGATION
     return bool(common) or (bool(new.speaker) and new.speaker == old.speaker)
 
 
