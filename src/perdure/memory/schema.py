@@ -81,5 +81,16 @@ CREATE TABLE topic(
   digest TEXT NOT NULL DEFAULT '', -- of the document as it was last written: another digest means an edit
   into_topic INTEGER
 );
+CREATE TABLE document(
+  topic INTEGER PRIMARY KEY,
+  bytes INTEGER NOT NULL DEFAULT 0, -- of the facts of the topic, kept beside them for speed
+  held INTEGER NOT NULL DEFAULT 0, -- 1 where a person has taken back a cut or a merge: rules leave it as it is
+  notes TEXT NOT NULL DEFAULT '', -- what a person wrote under Notes
+  extra TEXT NOT NULL DEFAULT '', -- lines that a person added to the front matter
+  shown TEXT NOT NULL DEFAULT '{}', -- ids and names that the document showed, and since when: the base of a merge
+  intent TEXT -- what is about to be written: digest, file, revision, shown
+);
+CREATE INDEX document_bytes ON document(bytes);
+CREATE TABLE route(key INTEGER PRIMARY KEY, topic INTEGER NOT NULL);
 CREATE TABLE lease(name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_s REAL NOT NULL) WITHOUT ROWID;
 """
