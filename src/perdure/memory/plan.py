@@ -162,7 +162,7 @@ def sane_words(text: str, *, longest: int) -> str:
     kept = "".join(
         " " if unicodedata.category(each) in ("Zl", "Zp", "Cc", "Zs") else each
         for each in text[: 8 * longest]
-        if unicodedata.category(each) not in ("Cs", "Cf", "Co", "Cn")
+        if unicodedata.category(each) not in ("Cs", "Cf", "Co", "Cn") or each in "\u200c\u200d"
     )
     return " ".join(unicodedata.normalize("NFC", kept).split())[:longest].strip()
 
