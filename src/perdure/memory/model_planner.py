@@ -65,6 +65,7 @@ def advise(model: ChatModel, shown: Shown, known: Known, *, deadline_s: float) -
     began = time.monotonic()
     messages: list[Message] = [{"role": "system", "content": _TASK}, {"role": "user", "content": _quoted(shown)}]
     notes: list[str] = []
+    second_best: Plan | None = None
     for attempt in range(2):
         left = deadline_s - (time.monotonic() - began)
         if left <= 0:
@@ -80,6 +81,7 @@ def advise(model: ChatModel, shown: Shown, known: Known, *, deadline_s: float) -
             told = "; ".join([*notes, *softened])
             return Advice(plan, "ok" if attempt == 0 and not softened else "repaired", told[:2000])
         wrong = faults + softened
+        second_best = plan if plan is not None and not faults else second_best
         notes.append(f"answer {attempt + 1}: {'; '.join(wrong)[:400]}")
         messages = [
             *messages[:2],
@@ -87,6 +89,8 @@ def advise(model: ChatModel, shown: Shown, known: Known, *, deadline_s: float) -
             {"role": "user", "content": "That cannot be carried out:\n- " + "\n- ".join(wrong)[:_TOLD_BACK]
              + "\nAnswer again with the whole JSON object, corrected."},
         ]  # fmt: skip
+    if second_best is not None:
+        return Advice(second_best, "repaired", f"left out: {'; '.join(notes)}"[:2000])
     return Advice(None, "fallback", f"sorted by rules, since {model_name(model)} gave no plan: {'; '.join(notes)}"[:2000])
 
 

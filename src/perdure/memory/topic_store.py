@@ -48,6 +48,7 @@ __all__ = [
     "move",
     "names_of",
     "new_topic",
+    "note",
     "prepare",
     "remember_routes",
     "rename",
@@ -264,6 +265,7 @@ def carry_out(
                 ids = [row[0] for row in db.execute("SELECT id FROM fact WHERE topic = ? ORDER BY id", (topic,))]
                 touched |= move(db, ids, op.into, journal)
                 rename(db, topic, journal, into=op.into)
+                _join_notes(db, topic, op.into, journal)
     remember_routes(
         db, {key: where(topic) if isinstance(topic, str) else topic for key, topic in keys.items() if topic}
     )
@@ -272,6 +274,23 @@ def carry_out(
     touched |= {number for number, _, _ in journal.topics}
     weigh(db, touched)
     return touched
+
+
+def _join_notes(db: sqlite3.Connection, topic: int, into: int, journal: Journal) -> None:
+    """Put what a person noted in a topic into the one that it is merged into."""
+    found = dict(db.execute("SELECT topic, notes FROM document WHERE topic IN (?, ?)", (topic, into)).fetchall())
+    if found.get(topic):
+        both = "\n\n".join(filter(None, (found.get(into, ""), found[topic])))
+        note(db, into, both, journal)
+        note(db, topic, "", journal)
+
+
+def note(db: sqlite3.Connection, topic: int, notes: str, journal: Journal) -> None:
+    """Let ``notes`` be what is under Notes in the document of a topic."""
+    row = db.execute("SELECT notes FROM document WHERE topic = ?", (topic,)).fetchone()
+    if row is not None and row[0] != notes:
+        db.execute("UPDATE document SET notes = ? WHERE topic = ?", (notes, topic))
+        journal.notes.append((topic, row[0], notes))
 
 
 def new_topic(db: sqlite3.Connection, title: str, journal: Journal) -> int:

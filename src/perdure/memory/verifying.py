@@ -36,10 +36,10 @@ from perdure.memory.records import Fact, State
 __all__ = ["Fault", "Known", "after", "says_less", "tempered", "verify"]
 
 _WORD: Final = re.compile(r"\w+")
-_NEGATION: Final = frozenset(
-    "no not never none neither nor without cannot cant dont doesnt didnt isnt wasnt arent werent wont".split()
-)
-_SMALL: Final = frozenset("a an the and is are was were has have had do does did to of in at on that".split())
+_NO: Final = "no not never none neither nor without cannot cant dont doesnt didnt isnt wasnt arent werent wont"
+_NEGATION: Final = frozenset(_NO.split())
+_LITTLE: Final = "a an the and is are was were has have had do does did to of in at on that"
+_SMALL: Final = frozenset(_LITTLE.split())
 _CUE: Final = re.compile(
     r"\b(?:now|no longer|not any ?more|any ?more|instead|actually|correction|changed?|moved?|switch(?:ed)?|replac\w+"
     r"|updat\w+|used to|from now on|since then|became|renamed?|stopp?ed|quit|left|cancel\w+|postpon\w+|reschedul\w+)\b",
