@@ -35,7 +35,7 @@ from perdure.memory.plan import Alias, Merge, Op, Plan, Retitle, Split, Summaris
 from perdure.memory.powers import ChatModel
 from perdure.memory.records import Change, Fact, Topic
 from perdure.memory.rule_planner import SMALL_BYTES, SMALL_TOPICS, Sorting, sort, sort_plainly
-from perdure.memory.subjects import subjects, terms_of
+from perdure.memory.subjects import subjects
 from perdure.memory.tidying import cut, join
 from perdure.memory.topic_store import (
     Journal,
@@ -225,7 +225,9 @@ class Consolidator:
             if row is None or row[0] != run.holder:
                 raise DeadlineExceeded("another worker has taken this one's place", missing=["lease"])
             if self._stopped():
-                raise CallError("the memory was closed while it was being consolidated; what was told is kept, unsorted")
+                raise CallError(
+                    "the memory was closed while it was being consolidated; what was told is kept, unsorted"
+                )
             stale = {topic for topic, revision in _revisions(db, seen).items() if seen[topic] != revision}
             if stale & _concerned(sorting.plan):
                 plan = Plan(tuple(op for op in sorting.plan.ops if not stale & _concerned(Plan((op,)))))
@@ -310,7 +312,9 @@ class Consolidator:
 
     def _candidates(self, db: sqlite3.Connection, named: set[int]) -> list[Topic]:
         """The topics that a model is shown: those that the rules would take, then the latest."""
-        latest = [row[0] for row in db.execute("SELECT id FROM topic WHERE into_topic IS NULL ORDER BY id DESC LIMIT 40")]
+        latest = [
+            row[0] for row in db.execute("SELECT id FROM topic WHERE into_topic IS NULL ORDER BY id DESC LIMIT 40")
+        ]
         ids = list(dict.fromkeys((*sorted(named), *latest)))[:MAX_TOPICS]
         by_id = {topic.id: topic for topic in topics_of(db, ids)}
         return [by_id[each] for each in ids if each in by_id]
@@ -323,7 +327,9 @@ class Consolidator:
         with FileLock.acquire(self._lock, deadline=deadline):
             while not self._take(holder, host):
                 if deadline.passed():
-                    raise DeadlineExceeded(f"gave up waiting for {deadline.what}, on another machine", missing=["lease"])
+                    raise DeadlineExceeded(
+                        f"gave up waiting for {deadline.what}, on another machine", missing=["lease"]
+                    )
                 deadline.clock.sleep(min(0.2, max(0.01, deadline.left())))
             try:
                 yield holder

@@ -26,14 +26,13 @@ _IN_NOTES: Final = re.compile(r"\^f(\d{1,18})\b")
 
 
 class Shown(msgspec.Struct):
-    """What a document shows: facts by the revision that brought them, those that left since, names and notes, and the
-    file's own look (inode, size, time), by which an untouched one is known without reading it."""
+    """What a document shows: facts by the revision that brought them, those that left since, names, and a digest
+    of the notes."""
 
     revision: int = 0
     ids: list[tuple[int, list[int]]] = []
     left: list[tuple[int, list[int]]] = []
     names: list[tuple[int, str, list[str], str, str]] = []
-    look: tuple[int, int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)

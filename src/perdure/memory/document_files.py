@@ -21,7 +21,19 @@ from typing import Final
 from perdure.errors import FormatRefused
 from perdure.memory.document_text import MAX_DOCUMENT_BYTES
 
-__all__ = ["Found", "aside_of", "asides", "digest_of", "keep_copy", "look_of", "put", "read_text", "slug", "sync", "take"]
+__all__ = [
+    "Found",
+    "aside_of",
+    "asides",
+    "digest_of",
+    "keep_copy",
+    "look_of",
+    "put",
+    "read_text",
+    "slug",
+    "sync",
+    "take",
+]
 
 _ASIDE: Final = re.compile(r"\.was-t(\d{1,18})-([0-9a-f]{16})-[0-9a-f]{8}")
 _NEW: Final = re.compile(r"\.new-[0-9a-f]{16}")

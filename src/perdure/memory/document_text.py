@@ -20,7 +20,18 @@ from typing import Final
 from perdure.errors import FormatRefused
 from perdure.memory.records import Fact, State, Topic
 
-__all__ = ["MAX_DOCUMENT_BYTES", "Bullet", "Read", "Ties", "escaped", "read", "same", "unescaped", "write", "write_moved"]
+__all__ = [
+    "MAX_DOCUMENT_BYTES",
+    "Bullet",
+    "Read",
+    "Ties",
+    "escaped",
+    "read",
+    "same",
+    "unescaped",
+    "write",
+    "write_moved",
+]
 
 MAX_DOCUMENT_BYTES: Final = 16 << 20
 _SCHEMA: Final = 1
@@ -74,7 +85,11 @@ def escaped(text: str) -> str:
     """Return text as one line of Markdown that shows it and does nothing."""
     out: list[str] = []
     for at, each in enumerate(text):
-        if each in "\\`<[" or (each == "^" and text[at + 1 : at + 2] == "f") or (each == "!" and text[at + 1 : at + 2] == "["):
+        if (
+            each in "\\`<["
+            or (each == "^" and text[at + 1 : at + 2] == "f")
+            or (each == "!" and text[at + 1 : at + 2] == "[")
+        ):
             out.append("\\" + each)
         elif each in _BREAKS or (
             each not in "\u200c\u200d\t" and unicodedata.category(each) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
@@ -136,14 +151,22 @@ def write(
 def write_moved(topic: Topic, updated: str) -> str:
     """Return what stays of the document of a topic that holds nothing any more."""
     where = f"Its facts are in t{topic.into}." if topic.into is not None else "It holds no facts."
-    return "\n".join([*_front(topic, "", updated), "", where, "", f"<!-- end of {topic.name}: keep this line last -->", ""])
+    return "\n".join(
+        [*_front(topic, "", updated), "", where, "", f"<!-- end of {topic.name}: keep this line last -->", ""]
+    )
 
 
 def _front(topic: Topic, extra: str, updated: str) -> list[str]:
     lines = ["---", f"schema: {_SCHEMA}", f"id: {topic.name}", f"title: {_quoted(topic.title)}"]
     lines += [f"aliases: [{', '.join(_quoted(each) for each in topic.aliases)}]", f"summary: {_quoted(topic.summary)}"]
     lines += [f"into: t{topic.into}"] if topic.into is not None else []
-    return [*lines, f"revision: {topic.revision}", f"updated: {_quoted(updated)}", *(extra.split("\n") if extra else []), "---"]
+    return [
+        *lines,
+        f"revision: {topic.revision}",
+        f"updated: {_quoted(updated)}",
+        *(extra.split("\n") if extra else []),
+        "---",
+    ]
 
 
 def _quoted(text: str) -> str:

@@ -46,6 +46,7 @@ __all__ = ["Documents"]
 
 _ROUNDS: Final = 8
 _AT_ONCE: Final = 64
+_UNFINISHED_S: Final = 10.0
 _TOPICS: Final = "topics"
 _ARCHIVE: Final = "archive"
 
@@ -123,6 +124,8 @@ class Documents:
                             changes += self._carry_in([found]) if found is not None else []
                         except FormatRefused as error:
                             self._leave(name, data, str(error))
+                            if self.ledger.wall() - os.stat(path).st_mtime < _UNFINISHED_S:
+                                continue  # it may be that it is being saved this moment
                 os.unlink(path)
         return changes
 
@@ -162,10 +165,14 @@ class Documents:
         """Return what was done to a document of a topic. Raises `FormatRefused` where it cannot be taken in."""
         found = read(read_text(data))
         if (found.topic is not None or found.revision is not None) and not found.whole:
-            raise FormatRefused("lacks its last line, as if it had been saved by half; put it back: <!-- end of t... -->")
+            raise FormatRefused(
+                "lacks its last line, as if it had been saved by half; put it back: <!-- end of t... -->"
+            )
+        db = self.ledger.connection()
+        if found.topic is not None and found.topic != topic and live(db, found.topic) != live(db, topic):
+            raise FormatRefused(f"is the document of t{topic}, but says that it is t{found.topic}; correct its id")
         if found.topic is None and not (found.bullets or found.heading):
             raise FormatRefused("holds neither front matter nor a bullet; write '- ' before each fact")
-        db = self.ledger.connection()
         row = db.execute("SELECT notes, extra, shown FROM document WHERE topic = ?", (topic,)).fetchone()
         if row is None:
             return None
@@ -195,14 +202,13 @@ class Documents:
             topic = topics[0]
             path = self.folder / topic.file
             if topic.file.startswith(_ARCHIVE):  # saved from a view of before it was merged or emptied
-                edited = self._read(topic.id, name, data)
-                aside_of(self.folder / name, topic=topic.id, expected=digest_of(data))
-                os.unlink(self.folder / name)
-                return edited
+                return self._read(topic.id, name, data)
             if path.exists() and path.name != Path(name).name:
                 if digest_of(data) == known[topic.file][1]:
                     raise FormatRefused(f"is a copy of {path.name}; it may be deleted")
-                raise FormatRefused(f"says that it is {topic.name}, as {path.name} does; take the id out of one of them")
+                raise FormatRefused(
+                    f"says that it is {topic.name}, as {path.name} does; take the id out of one of them"
+                )
             with self.ledger.change() as change:
                 change.execute("UPDATE topic SET file = ? WHERE id = ?", (name, topic.id))
             return self._read(topic.id, name, data)
@@ -226,12 +232,15 @@ class Documents:
             change = carry_in(self.ledger, done, topic=each.topic, source=each.file, key=key)
             changes += [change] if change is not None else []
             with self.ledger.change() as db:
-                if db.execute("SELECT 1 FROM topic WHERE id = ? AND file = ?", (each.topic, each.file)).fetchone():
+                file = db.execute("SELECT file FROM topic WHERE id = ?", (each.topic,)).fetchone()[0]
+                if file == each.file:
                     stale = change is not None or each.read.topic is None
                     db.execute(
                         "UPDATE topic SET digest = ?, written = CASE WHEN ? THEN -1 ELSE written END WHERE id = ?",
                         (each.digest, stale, each.topic),
                     )
+            if file.startswith(_ARCHIVE):
+                self._drop(each.topic, each.file, each.digest, file)
         return changes
 
     def _missing(self, gone: Sequence[tuple[int, str]]) -> None:
@@ -289,10 +298,12 @@ class Documents:
             todo = []
             for topic in topics_of(db, numbers):
                 text, shown, archived = self._text(db, topic)
-                if topic.file in self.left_alone and (self.folder / topic.file).exists():
+                if topic.file in self.left_alone and os.path.lexists(self.folder / topic.file):
                     continue
                 digest = db.execute("SELECT digest FROM topic WHERE id = ?", (topic.id,)).fetchone()[0]
-                todo.append((topic, digest, text.encode(), _Intent(_file(topic, archived), digest_of(text.encode()), shown)))
+                todo.append(
+                    (topic, digest, text.encode(), _Intent(_file(topic, archived), digest_of(text.encode()), shown))
+                )
         finally:
             db.execute("COMMIT")
         if not todo:
@@ -305,7 +316,12 @@ class Documents:
         done = []
         for topic, digest, data, intent in todo:
             try:
-                put(self.folder / intent.file, data, topic=topic.id, expected=digest if intent.file == topic.file else "")
+                put(
+                    self.folder / intent.file,
+                    data,
+                    topic=topic.id,
+                    expected=digest if intent.file == topic.file else "",
+                )
                 done.append((topic, digest, intent))
             except FormatRefused as error:
                 self.left_alone[intent.file] = str(error)

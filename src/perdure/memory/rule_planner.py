@@ -118,6 +118,6 @@ def _gather(
                 del left[fact.id]
     for fact in left.values():
         key, source = _rest(fact), _source(fact)
-        where: int | str = known[key] if key in known else (f"From {source}" if source else "Other things")
+        where = known.get(key, f"From {source}" if source else "Other things")
         home.setdefault(where, []).append(fact.id)
         keys.setdefault(key, where)

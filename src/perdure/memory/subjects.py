@@ -21,15 +21,16 @@ _I: Final = "i im ive id ill my mine me we our ours us"
 _FIRST: Final = frozenset(_I.split())
 _THEY: Final = "he she it they his her hers its their theirs him them this that these those"
 _PRONOUN: Final = frozenset(_THEY.split())
-_OFTEN: Final = """a about above after again all also am an and any are aren as at be because been before being below between both
-    but by can could couldn did didn do does doesn doing don down during each few for from further had hadn has hasn have
-    haven having he her here hers him his how i if in into is isn it its just let like ll me more most my no nor not now of
-    off on once only or other our ours out over own re really s same she should so some such t than that the their theirs
-    them then there these they this those through to too under until up us ve very was wasn we were weren what when where
-    which while who whom why will with won would wouldn yes you your yours today yesterday tomorrow tonight monday tuesday
-    wednesday thursday friday saturday sunday january february march april may june july august september october november
-    december ok okay hi hello hey thanks thank please well oh wow maybe sure got get went go going said says say one two
-    time day week month year last next new good great lot think know want need make made user assistant"""
+_OFTEN: Final = """a about above after again all also am an and any are aren as at be because been before being below between
+both but by can could couldn did didn do does doesn doing don down during each few for from further had hadn
+has hasn have haven having he her here hers him his how i if in into is isn it its just let like ll me more
+most my no nor not now of off on once only or other our ours out over own re really s same she should so some
+such t than that the their theirs them then there these they this those through to too under until up us ve
+very was wasn we were weren what when where which while who whom why will with won would wouldn yes you your
+yours today yesterday tomorrow tonight monday tuesday wednesday thursday friday saturday sunday january
+february march april may june july august september october november december ok okay hi hello hey thanks
+thank please well oh wow maybe sure got get went go going said says say one two time day week month year last
+next new good great lot think know want need make made user assistant"""
 _COMMON: Final = frozenset(_OFTEN.split())
 _LONGEST_TERM: Final = 40
 _MANY: Final = 24
@@ -45,7 +46,7 @@ def terms_of(text: str) -> list[str]:
     found: dict[str, None] = {}
     for each in _WORD.findall(text[:2000]):
         word = _stem(each)
-        if 2 < len(word) <= _LONGEST_TERM and word not in _COMMON or (len(word) <= 2 and not word.isascii()):
+        if (2 < len(word) <= _LONGEST_TERM and word not in _COMMON) or (len(word) <= 2 and not word.isascii()):
             found[word] = None
             if len(found) == _MANY:
                 break
@@ -58,23 +59,24 @@ def subjects(facts: Sequence[Fact], before: Iterable[Fact] = ()) -> dict[int, st
     ``before`` are the facts that stand just before them, of the same evidence.
     """
     lower = {each for fact in facts for each in _WORD.findall(fact.text[:2000]) if each[:1].islower()}
-    last: dict[int, str] = {}
-    for fact in before:
-        last[fact.evidence] = _subject(fact, lower, last.get(fact.evidence, ""))
+    last: tuple[int, int, str] = (0, 0, "")
     found: dict[int, str] = {}
-    for fact in facts:
-        found[fact.id] = last[fact.evidence] = _subject(fact, lower, last.get(fact.evidence, ""))
+    for fact in (*before, *facts):
+        told = last[2] if last[0] == fact.evidence else ""
+        found[fact.id] = _subject(fact, lower, told, told if last[1] == fact.passage else "")
+        last = (fact.evidence, fact.passage, found[fact.id] or told)
     return found
 
 
-def _subject(fact: Fact, lower: set[str], before: str) -> str:
+def _subject(fact: Fact, lower: set[str], told: str, before: str) -> str:
+    """``told`` is what the evidence spoke of before, ``before`` what the same paragraph did."""
     words = _WORD.findall(fact.text[:400])
     speaker = sane_title(fact.speaker)
     head = [each.replace("'", "").replace("\u2019", "").casefold() for each in words[:3]]
     if any(each in _FIRST for each in head):
         return speaker or before
-    if head and head[0] in _PRONOUN and before:
-        return before
+    if head and head[0] in _PRONOUN and told:
+        return told
     return _name(words, fact.text, lower) or before or speaker
 
 

@@ -316,9 +316,7 @@ def move(db: sqlite3.Connection, facts: Sequence[int], topic: int | None, journa
     return {each for each in (*groups, topic) if each is not None}
 
 
-def link(
-    db: sqlite3.Connection, kind: str, fact: int, other: int, reason: str, change: int, journal: Journal
-) -> None:
+def link(db: sqlite3.Connection, kind: str, fact: int, other: int, reason: str, change: int, journal: Journal) -> None:
     """Bind two facts, unless they are bound so already."""
     known = db.execute(
         "SELECT 1 FROM link WHERE kind = ? AND fact = ? AND other = ? AND undone IS NULL", (kind, fact, other)

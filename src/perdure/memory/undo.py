@@ -24,7 +24,9 @@ _FIELDS = "id, kind, by, outcome, at_s, note"
 def changes(db: sqlite3.Connection, *, limit: int, before: int | None = None) -> list[Change]:
     """Return the latest changes, the newest first; with ``before``, those older than that one."""
     where, values = ("WHERE id < ?", (before, limit)) if before is not None else ("", (limit,))
-    return [Change(*row) for row in db.execute(f"SELECT {_FIELDS} FROM change {where} ORDER BY id DESC LIMIT ?", values)]
+    return [
+        Change(*row) for row in db.execute(f"SELECT {_FIELDS} FROM change {where} ORDER BY id DESC LIMIT ?", values)
+    ]
 
 
 def change_of(db: sqlite3.Connection, number: int) -> Change:

@@ -5,8 +5,8 @@ a lesser authority becomes a conflict that is shown), and `after` says where eve
 plan that `verify` passes:
 
 - each fact of the batch lies in exactly one topic, each other fact still does, and none is named that is not known;
-- a fact is hidden by another only if that one is known, is not forgotten, has no less authority, is no older, and shares
-  a slot or says in its own words that something changed;
+- a fact is hidden by another only if that one is known, is not forgotten, has no less authority, is no older, and
+  shares a slot or says in its own words that something changed;
 - hiding has no cycles, so that every hidden fact leads to one that is shown.
 """
 
@@ -110,10 +110,7 @@ def after(plan: Plan, known: Known) -> dict[int, int | str | None]:
         elif isinstance(op, Split):
             for group in op.groups:
                 place.update(dict.fromkeys(group.facts, sane_title(group.title)))
-    return {
-        number: into.get(where, where) if isinstance(where, int) else where
-        for number, where in place.items()
-    }
+    return {number: into.get(where, where) if isinstance(where, int) else where for number, where in place.items()}
 
 
 def says_less(text: str, other: str) -> bool:
