@@ -31,7 +31,7 @@ from perdure.errors import Bug, CallError, DeadlineExceeded, Superseded
 from perdure.memory.documents import Documents
 from perdure.memory.ledger import Ledger
 from perdure.memory.model_planner import MAX_FACTS, MAX_TOPICS, Shown, advise, model_name
-from perdure.memory.plan import Alias, Merge, Op, Plan, Retitle, Split, Summarise, folded
+from perdure.memory.plan import Alias, Assign, Merge, Op, Plan, Retitle, Split, Summarise, folded
 from perdure.memory.powers import ChatModel
 from perdure.memory.records import Change, Fact, Topic
 from perdure.memory.rule_planner import SMALL_BYTES, SMALL_TOPICS, Sorting, sort, sort_plainly
@@ -383,7 +383,7 @@ def _keys_of(plan: Plan, batch: Sequence[Fact], before: Sequence[Fact]) -> dict[
     about = subjects(batch, before)
     votes: dict[str, dict[int | str, int]] = {}
     for op in plan.ops:
-        if hasattr(op, "facts") and not isinstance(op, Split):
+        if isinstance(op, Assign):
             where: int | str = op.topic if op.topic is not None else op.title
             for fact in op.facts:
                 if about.get(fact):

@@ -210,7 +210,7 @@ class Memory:
             due.facts,
             due.tokens,
             change_of(db, row[0]) if row else None,
-            (self._keeper.error if self._keeper is not None else "") or self._error,
+            "; ".join(filter(None, [self._error, self._keeper.error if self._keeper is not None else ""])),
             behind,
             dict(self._documents.left_alone),
         )

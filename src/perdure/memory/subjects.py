@@ -21,16 +21,18 @@ _I: Final = "i im ive id ill my mine me we our ours us"
 _FIRST: Final = frozenset(_I.split())
 _THEY: Final = "he she it they his her hers its their theirs him them this that these those"
 _PRONOUN: Final = frozenset(_THEY.split())
-_OFTEN: Final = """a about above after again all also am an and any are aren as at be because been before being below between
-both but by can could couldn did didn do does doesn doing don down during each few for from further had hadn
-has hasn have haven having he her here hers him his how i if in into is isn it its just let like ll me more
-most my no nor not now of off on once only or other our ours out over own re really s same she should so some
-such t than that the their theirs them then there these they this those through to too under until up us ve
-very was wasn we were weren what when where which while who whom why will with won would wouldn yes you your
-yours today yesterday tomorrow tonight monday tuesday wednesday thursday friday saturday sunday january
-february march april may june july august september october november december ok okay hi hello hey thanks
-thank please well oh wow maybe sure got get went go going said says say one two time day week month year last
-next new good great lot think know want need make made user assistant"""
+_OFTEN: Final = """a about above after again all also am an and any are aren as at be because been before being
+below between both but by can could couldn did didn do does doesn doing don down during each
+few for from further had hadn has hasn have haven having he her here hers him his how i if in
+into is isn it its just let like ll me more most my no nor not now of off on once only or other
+our ours out over own re really s same she should so some such t than that the their theirs
+them then there these they this those through to too under until up us ve very was wasn we were
+weren what when where which while who whom why will with won would wouldn yes you your yours
+today yesterday tomorrow tonight monday tuesday wednesday thursday friday saturday sunday
+january february march april may june july august september october november december ok okay
+hi hello hey thanks thank please well oh wow maybe sure got get went go going said says say one
+two time day week month year last next new good great lot think know want need make made user
+assistant"""
 _COMMON: Final = frozenset(_OFTEN.split())
 _LONGEST_TERM: Final = 40
 _MANY: Final = 24
