@@ -87,8 +87,8 @@ class _Run:
     holder: str
     model: ChatModel | None
     model_s: float
+    upto: int = 0
     failures: int = 0
-    first: int | None = None
     touched: set[int] = field(default_factory=set)
 
 
@@ -134,7 +134,7 @@ class Consolidator:
         return Due(facts, tokens, oldest, why)
 
     def run(self, *, model: ChatModel | None = None, model_s: float = 120.0, wait_s: float = 60.0) -> Change | None:
-        """Sort all that is staged and write the documents; return the last change, or None where nothing was to do.
+        """Sort all that is staged now and write the documents; return the last change, or None where nothing was to do.
 
         ``model_s`` is how long the model may take in all; what it has not sorted by then is sorted by rules. Raises
         `DeadlineExceeded` where another worker is at it for longer than ``wait_s``.
@@ -145,6 +145,8 @@ class Consolidator:
             self.documents.catch_up()
             if self._settle is not None:
                 self._settle()
+            # What is told from now on is of the next run, so that this one ends.
+            run.upto = self.ledger.connection().execute("SELECT coalesce(max(id), 0) FROM fact").fetchone()[0]
             last: int | None = None
             while not self._stopped():
                 change = self._batch(run)
@@ -161,7 +163,7 @@ class Consolidator:
         for _ in range(_STALE):
             db = self.ledger.connection()
             by_model = run.model is not None and run.failures < 2 and time.monotonic() < run.model_s
-            batch = staged(db, limit=MAX_FACTS if by_model else _BATCH)
+            batch = staged(db, upto=run.upto, limit=MAX_FACTS if by_model else _BATCH)
             if not batch:
                 return None
             sorting, known, seen, by, outcome, note = self._plan(db, batch, run, by_model=by_model)

@@ -19,7 +19,7 @@ __all__ = ["Taken", "cut", "join"]
 _CAP: Final = LARGE_BYTES * 4 // 5
 _TOGETHER: Final = 4
 _SHARED: Final = 2
-_COMMON: Final = 12
+_NEAR: Final = 12
 
 Taken = Callable[[str], tuple[int, int] | None]
 """A title to the topic of that name and its bytes, where there is one."""
@@ -73,8 +73,8 @@ def join(small: Sequence[tuple[Topic, Sequence[Fact]]]) -> Plan:
             by_term.setdefault(word, []).append(number)
     pairs: Counter[tuple[int, int]] = Counter()
     for numbers in by_term.values():
-        if 1 < len(numbers) <= _COMMON:
-            pairs.update((one, other) for at, one in enumerate(numbers) for other in numbers[at + 1 :])
+        if len(numbers) <= len(small) * 2 // 3:  # what nearly all speak of tells nothing apart
+            pairs.update((one, other) for at, one in enumerate(numbers) for other in numbers[at + 1 : at + _NEAR])
     group_of: dict[int, list[int]] = {}
     for (one, other), shared in sorted(pairs.items(), key=lambda each: (-each[1], each[0])):
         if shared < _SHARED:

@@ -110,10 +110,10 @@ def prepare(db: sqlite3.Connection) -> None:
         db.execute(trigger)
 
 
-def staged(db: sqlite3.Connection, *, limit: int) -> list[Fact]:
-    """Return the facts that no topic has yet, the oldest first."""
-    where = "f.topic IS NULL AND f.text IS NOT NULL AND f.state <> 'forgotten'"
-    return [fact_of(row) for row in db.execute(f"{FACTS} WHERE {where} ORDER BY f.id LIMIT ?", (limit,))]
+def staged(db: sqlite3.Connection, *, upto: int, limit: int) -> list[Fact]:
+    """Return the facts up to an id that no topic has yet, the oldest first."""
+    where = "f.topic IS NULL AND f.text IS NOT NULL AND f.state <> 'forgotten' AND f.id <= ?"
+    return [fact_of(row) for row in db.execute(f"{FACTS} WHERE {where} ORDER BY f.id LIMIT ?", (upto, limit))]
 
 
 def before_of(db: sqlite3.Connection, facts: Sequence[Fact]) -> list[Fact]:
