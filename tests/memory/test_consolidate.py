@@ -31,7 +31,12 @@ class Scripted:
         self.asked: list[list[Message]] = []
 
     def complete(
-        self, messages: Sequence[Message], *, schema: Mapping[str, Any] | None = None, max_tokens: int, deadline_s: float
+        self,
+        messages: Sequence[Message],
+        *,
+        schema: Mapping[str, Any] | None = None,
+        max_tokens: int,
+        deadline_s: float,
     ) -> str:
         self.asked.append(list(messages))
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
@@ -327,7 +332,9 @@ def test_hindsight_1304_a_truncated_answer_is_not_asked_for_again_and_again(tmp_
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_whatever_plan_a_model_makes_nothing_is_lost(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+def test_whatever_plan_a_model_makes_nothing_is_lost(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
     number, topic = st.integers(1, 9), st.integers(1, 4)
     some = st.lists(number, min_size=1, max_size=6)
     words = st.sampled_from(["Anna", "bob", "", "\u202e", "now"])
@@ -351,7 +358,10 @@ def test_whatever_plan_a_model_makes_nothing_is_lost(tmp_path_factory: pytest.Te
         return ops(*place, *extra)
 
     with Memory(tmp_path_factory.mktemp("m"), model=Scripted(answer)) as memory:
-        for text, role in (("Anna is here now. Bob too. Anna is here now.", "user"), ("Bob left. Anna is not here.", "tool")):
+        for text, role in (
+            ("Anna is here now. Bob too. Anna is here now.", "user"),
+            ("Bob left. Anna is not here.", "tool"),
+        ):
             memory.observe(text, role=role)
             memory.consolidate()
         assert len(told(memory)) == 5
@@ -362,7 +372,9 @@ def test_whatever_plan_a_model_makes_nothing_is_lost(tmp_path_factory: pytest.Te
         for change in memory.changes():
             memory.undo(change.id)
         assert len(told(memory)) == 5
-        assert all(fact.state == "current" and fact.topic is None for fact in memory._ledger.facts(range(1, 6)).values())
+        assert all(
+            fact.state == "current" and fact.topic is None for fact in memory._ledger.facts(range(1, 6)).values()
+        )
 
 
 def test_one_worker_at_a_time_owns_a_batch(tmp_path: Path) -> None:

@@ -14,7 +14,9 @@ from perdure.memory.records import Fact, Role, State, Topic
 
 ODD = st.text(
     st.one_of(
-        st.sampled_from("\\`^f1<>[]{}#-*+ \t\n\r\v\f\x1c\x85\u2028\u2029\u202e\u200d\ufeff!|~:0.)=&'\"\x00\ud800e\u0301"),
+        st.sampled_from(
+            "\\`^f1<>[]{}#-*+ \t\n\r\v\f\x1c\x85\u2028\u2029\u202e\u200d\ufeff!|~:0.)=&'\"\x00\ud800e\u0301"
+        ),
         st.characters(),
     ),
     max_size=60,
@@ -72,7 +74,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 def test_a_slug_is_a_plain_name(title: str) -> None:
     name = slug(title)
     assert name and len(name.encode("utf-8", "surrogatepass")) <= 121
-    assert not set(name) & set('/\\:*?"<>|. \0\n') and name.casefold() == slug(name).casefold() or name.endswith("-")
+    assert (not set(name) & set('/\\:*?"<>|. \0\n') and name.casefold() == slug(name).casefold()) or name.endswith("-")
 
 
 def test_titles_that_look_alike_or_are_reserved_have_names_of_their_own() -> None:
@@ -98,7 +100,9 @@ def test_front_matter_that_cannot_be_understood_is_refused(text: str) -> None:
 
 
 def test_front_matter_is_read_as_editors_write_it() -> None:
-    found = read("---\nid: t4\ntitle: Anna's house\naliases:\n  - one\n  - 'it''s'\ntags:\n  - x\nrevision: 3\n---\n- a ^f1\n")
+    found = read(
+        "---\nid: t4\ntitle: Anna's house\naliases:\n  - one\n  - 'it''s'\ntags:\n  - x\nrevision: 3\n---\n- a ^f1\n"
+    )
     assert (found.topic, found.title, found.aliases, found.revision) == (4, "Anna's house", ("one", "it's"), 3)
     assert found.extra == "tags:\n  - x"
 

@@ -44,7 +44,6 @@ from perdure.memory.topic_store import (
     carry_out,
     facts_of,
     known_for,
-    prepare,
     routes,
     staged,
     topics_of,
@@ -109,7 +108,6 @@ class Consolidator:
         self._lock = folder / "consolidate.lock"
         self._settle = settle
         self._stopped = stopped
-        self._prepared = False
 
     def due(self, when: When) -> Due:
         """Return what is staged and why it is time, if it is."""
@@ -342,9 +340,6 @@ class Consolidator:
     def _take(self, holder: str, host: str) -> bool:
         now = self.ledger.wall()
         with self.ledger.change() as db:
-            if not self._prepared:
-                prepare(db)
-                self._prepared = True
             row = db.execute("SELECT holder, until_s FROM lease WHERE name = ?", (_LEASE,)).fetchone()
             # Whoever holds the file lock knows that no one on this machine works; elsewhere, only time tells.
             if row is not None and row[1] > now and not row[0].startswith(f"{host}/"):

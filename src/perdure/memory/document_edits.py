@@ -26,13 +26,13 @@ _IN_NOTES: Final = re.compile(r"\^f(\d{1,18})\b")
 
 
 class Shown(msgspec.Struct):
-    """What a document shows: facts by the revision that brought them, those that left since, names, and a digest
-    of the notes."""
+    """What a document shows: facts by the revision that brought them, those that left since, and
+    digests of title, aliases, summary and notes by revision. It holds no words, so that none has to be forgotten."""
 
     revision: int = 0
     ids: list[tuple[int, list[int]]] = []
     left: list[tuple[int, list[int]]] = []
-    names: list[tuple[int, str, list[str], str, str]] = []
+    names: list[tuple[int, str, str, str, str]] = []
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def shown_next(
     while sum(len(some) for _, some in left) > _LEFT and len(left) > 1:
         del left[0]
     names = list(before.names)
-    new = (title, list(aliases), summary, _digest(notes))
+    new = (_digest(title), _digest(*aliases), _digest(summary), _digest(notes))
     if not names or tuple(names[-1][1:]) != new:
         names.append((revision, *new))
     return Shown(revision, kept, left, names[-_NAMES:])
@@ -118,9 +118,9 @@ def edits(
     names = next((each for each in reversed(shown.names) if each[0] <= base), shown.names[0] if shown.names else None)
     title, aliases, summary = read.title, read.aliases, read.summary
     if names is not None:
-        title = None if title == names[1] else title
-        aliases = None if aliases is None or list(aliases) == names[2] else aliases
-        summary = None if summary == names[3] else summary
+        title = None if title is None or _digest(title) == names[1] else title
+        aliases = None if aliases is None or _digest(*aliases) == names[2] else aliases
+        summary = None if summary is None or _digest(summary) == names[3] else summary
     return Edits(
         tuple(changed),
         () if additive else tuple(removed),
@@ -143,5 +143,5 @@ def _notes(theirs: str, now: str, base: str, *, additive: bool) -> str | None:
     return now if theirs in now else "\n\n".join(filter(None, (now, theirs)))
 
 
-def _digest(notes: str) -> str:
-    return xxhash.xxh3_64_hexdigest(notes.encode("utf-8", "surrogatepass"))
+def _digest(*words: str) -> str:
+    return xxhash.xxh3_64_hexdigest("\0".join(words).encode("utf-8", "surrogatepass"))

@@ -85,9 +85,10 @@ def take(path: Path) -> bytes | None:
         return None
     except OSError as error:
         raise FormatRefused(f"cannot be opened ({error.strerror}); make it a file that its owner may read") from error
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise FormatRefused("is no regular file; move it elsewhere")
     with os.fdopen(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise FormatRefused("is no regular file; move it elsewhere")
         data = file.read(MAX_DOCUMENT_BYTES + 1)
     if len(data) > MAX_DOCUMENT_BYTES:
         raise FormatRefused(f"has more than {MAX_DOCUMENT_BYTES} bytes; make documents of it, or tell it with observe")

@@ -39,7 +39,7 @@ from perdure.memory.editing import carry_in
 from perdure.memory.ledger import Ledger
 from perdure.memory.plan import folded, sane_title
 from perdure.memory.records import Fact, State, Topic
-from perdure.memory.topic_store import Journal, facts_of, live, new_topic, prepare, remember_routes, topics_of
+from perdure.memory.topic_store import Journal, facts_of, fill_in, live, new_topic, remember_routes, topics_of
 from perdure.process.lock import FileLock
 
 __all__ = ["Documents"]
@@ -76,23 +76,20 @@ class Documents:
         self.folder = folder
         self.left_alone: dict[str, str] = {}
         self._looks: dict[str, tuple[int, int, int]] = {}
-        self._prepared = False
 
     def catch_up(self, *, wait_s: float = 30.0) -> list[int]:
         """Take in what people did, write what is not written, and return the changes that their edits made.
 
         Raises `DeadlineExceeded` where another process is at it for longer than ``wait_s``.
         """
-        if not self._prepared:
-            with self.ledger.change() as db:
-                prepare(db)
-            self._prepared = True
         for each in (_TOPICS, _ARCHIVE):
             (self.folder / each).mkdir(mode=0o700, exist_ok=True)
         changes: list[int] = []
         with FileLock.acquire(
             self.folder / "documents.lock", deadline=Deadline.after(wait_s, "the documents of this space")
         ):
+            with self.ledger.change() as db:
+                fill_in(db)
             self._recover()
             for _ in range(_ROUNDS):
                 self.left_alone = {}
@@ -198,12 +195,15 @@ class Documents:
         found = read(read_text(data))
         db = self.ledger.connection()
         topics = topics_of(db, [found.topic]) if found.topic is not None else []
-        if topics and topics[0].file:
+        if topics:
             topic = topics[0]
+            if not topic.file and digest_of(data) == self._digest(topic.id):
+                os.unlink(self.folder / name)  # ours; what its name was had to be forgotten
+                return None
             path = self.folder / topic.file
             if topic.file.startswith(_ARCHIVE):  # saved from a view of before it was merged or emptied
                 return self._read(topic.id, name, data)
-            if path.exists() and path.name != Path(name).name:
+            if topic.file and path.exists() and path.name != Path(name).name:
                 if digest_of(data) == known[topic.file][1]:
                     raise FormatRefused(f"is a copy of {path.name}; it may be deleted")
                 raise FormatRefused(
@@ -220,6 +220,10 @@ class Documents:
             change.execute("UPDATE topic SET file = ? WHERE id = ?", (name, number))
             remember_routes(change, {folded(title): number})
         return self._read(number, name, data)
+
+    def _digest(self, topic: int) -> str:
+        found = self.ledger.connection().execute("SELECT digest FROM topic WHERE id = ?", (topic,)).fetchone()
+        return str(found[0]) if found is not None else ""
 
     def _carry_in(self, found: Sequence[_Edited]) -> list[int]:
         """Carry edits in; a fact that left one document for another was moved, not removed."""
@@ -300,7 +304,7 @@ class Documents:
                 text, shown, archived = self._text(db, topic)
                 if topic.file in self.left_alone and os.path.lexists(self.folder / topic.file):
                     continue
-                digest = db.execute("SELECT digest FROM topic WHERE id = ?", (topic.id,)).fetchone()[0]
+                digest = self._digest(topic.id)
                 todo.append(
                     (topic, digest, text.encode(), _Intent(_file(topic, archived), digest_of(text.encode()), shown))
                 )

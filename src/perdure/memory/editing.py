@@ -1,7 +1,6 @@
 """Carry in what a person did: their words become evidence, and facts that stand above the ones they corrected.
 
-First the words are made durable, under a key that makes the same edit the same evidence; then one transaction binds
-them. A crash between the two is made good by carrying the same edit in again.
+All in one transaction; the key of an edit makes the same one again the same evidence.
 """
 
 from __future__ import annotations
@@ -43,15 +42,15 @@ def carry_in(ledger: Ledger, edits: Edits, *, topic: int | None, source: str, ke
     """
     if edits.none:
         return None
-    olds = ledger.facts(each for each, _ in edits.changed)
-    changed: list[tuple[int, tuple[int, ...]]] = []
-    standing = facts_of(ledger.connection(), topic) if topic is not None else []
-    for at, (old, text) in enumerate(edits.changed):
-        twin = [each.id for each in standing if each.id != old and _stands(each) and same(each.text, text)]
-        speaker = olds[old].speaker if old in olds else ""
-        changed.append((old, tuple(twin[:1]) or _told(ledger, text, speaker, source, f"{key}:c{at}")))
-    added = [_told(ledger, text, "", source, f"{key}:a{at}") for at, text in enumerate(edits.added)]
     with ledger.change() as db:
+        olds = ledger.facts(each for each, _ in edits.changed)
+        changed: list[tuple[int, tuple[int, ...]]] = []
+        standing = facts_of(db, topic) if topic is not None else []
+        for at, (old, text) in enumerate(edits.changed):
+            twin = [each.id for each in standing if each.id != old and _stands(each) and same(each.text, text)]
+            speaker = olds[old].speaker if old in olds else ""
+            changed.append((old, tuple(twin[:1]) or _told(ledger, text, speaker, source, f"{key}:c{at}")))
+        added = [_told(ledger, text, "", source, f"{key}:a{at}") for at, text in enumerate(edits.added)]
         change = add_change(db, kind="edit", by="human", outcome="ok", at_s=ledger.wall(), note=_said(edits, source))
         journal = Journal()
         topic = live(db, topic) if topic is not None else None

@@ -18,7 +18,7 @@ from typing import Any, Final
 
 from perdure.errors import CallError, DeadlineExceeded, FormatRefused
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
-from perdure.memory.schema import FORMAT, TABLES
+from perdure.memory.schema import COUNTING, FORMAT, TABLES
 from perdure.memory.statements import statements
 
 __all__ = ["FACTS", "Ledger", "fact_of"]
@@ -44,6 +44,8 @@ class Ledger:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
                 db.execute("INSERT INTO space VALUES ('format', ?)", (str(FORMAT),))
+            for trigger in COUNTING:
+                db.execute(trigger)
         found = self.connection().execute("SELECT value FROM space WHERE key = 'format'").fetchone()
         if found is None or found[0] != str(FORMAT):
             raise FormatRefused(
@@ -58,6 +60,10 @@ class Ledger:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA secure_delete = ON")
+            db.execute("PRAGMA temp_store = MEMORY")
+            if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'document'").fetchone():
+                for trigger in COUNTING:
+                    db.execute(trigger)
             self._local.db = db
             with self._lock:
                 self._all.append(db)
@@ -65,11 +71,14 @@ class Ledger:
 
     @contextmanager
     def change(self) -> Iterator[sqlite3.Connection]:
-        """One transaction that writes: all of it or, after an error, nothing.
+        """One transaction that writes: all of it or, after an error, nothing. A change within a change is part of it.
 
         Raises `DeadlineExceeded` where another writer does not let go.
         """
         db = self.connection()
+        if db.in_transaction:
+            yield db
+            return
         try:
             db.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError as error:

@@ -1,8 +1,8 @@
 """Topics in the ledger: what a plan is judged against, a plan carried out in one transaction, and its journal.
 
 The *journal* of a change (``change.plan``) says what was before and what is after of everything that it touched, by
-ids and never by words of facts; `perdure.memory.undo` reads it. Triggers count a topic's revision up with whatever
-changes in what its document shows, so that no writer can forget to.
+ids and never by words of facts; `perdure.memory.undo` reads it. Each connection of a ledger counts a topic's revision
+up with whatever changes in what its document shows (`perdure.memory.schema.COUNTING`).
 """
 
 from __future__ import annotations
@@ -42,6 +42,7 @@ __all__ = [
     "carry_out",
     "derive",
     "facts_of",
+    "fill_in",
     "known_for",
     "link",
     "live",
@@ -49,7 +50,6 @@ __all__ = [
     "names_of",
     "new_topic",
     "note",
-    "prepare",
     "remember_routes",
     "rename",
     "routes",
@@ -59,27 +59,6 @@ __all__ = [
 ]
 
 _SUMMARY: Final = 600
-_SHOWN: Final = "OLD.state IS NOT NEW.state OR OLD.topic IS NOT NEW.topic OR OLD.since IS NOT NEW.since"
-_TRIGGERS: Final = (
-    f"""CREATE TRIGGER IF NOT EXISTS fact_shown AFTER UPDATE OF state, topic, since, until, text ON fact
-    WHEN (OLD.topic IS NOT NULL OR NEW.topic IS NOT NULL)
-     AND ({_SHOWN} OR OLD.until IS NOT NEW.until OR OLD.text IS NOT NEW.text)
-    BEGIN UPDATE topic SET revision = revision + 1 WHERE id IN (OLD.topic, NEW.topic); END""",
-    """CREATE TRIGGER IF NOT EXISTS link_shown AFTER INSERT ON link
-    BEGIN UPDATE topic SET revision = revision + 1
-     WHERE id IN (SELECT topic FROM fact WHERE id IN (NEW.fact, NEW.other)); END""",
-    """CREATE TRIGGER IF NOT EXISTS link_undone AFTER UPDATE OF undone ON link
-    BEGIN UPDATE topic SET revision = revision + 1
-     WHERE id IN (SELECT topic FROM fact WHERE id IN (NEW.fact, NEW.other)); END""",
-    """CREATE TRIGGER IF NOT EXISTS topic_shown AFTER UPDATE OF title, aliases, summary, into_topic ON topic
-    WHEN OLD.title IS NOT NEW.title OR OLD.aliases IS NOT NEW.aliases OR OLD.summary IS NOT NEW.summary
-     OR OLD.into_topic IS NOT NEW.into_topic
-    BEGIN UPDATE topic SET revision = revision + 1 WHERE id = NEW.id; END""",
-    """CREATE TRIGGER IF NOT EXISTS notes_shown AFTER UPDATE OF notes, extra ON document
-    WHEN OLD.notes IS NOT NEW.notes OR OLD.extra IS NOT NEW.extra
-    BEGIN UPDATE topic SET revision = revision + 1 WHERE id = NEW.topic; END""",
-)
-
 Place = int | None
 Names = tuple[str, tuple[str, ...], str, int | None]
 """Title, aliases, summary, and the topic that it was merged into."""
@@ -104,10 +83,19 @@ class Journal(msgspec.Struct):
         return not (self.moved or self.states or self.links or self.relinked or self.topics or self.notes)
 
 
-def prepare(db: sqlite3.Connection) -> None:
-    """Make the triggers, where they are not there yet."""
-    for trigger in _TRIGGERS:
-        db.execute(trigger)
+def fill_in(db: sqlite3.Connection) -> None:
+    """Make the rows that topics need which came from elsewhere, as by an import."""
+    bare = [row[0] for row in db.execute("SELECT id FROM topic WHERE id NOT IN (SELECT topic FROM document)")]
+    db.executemany("INSERT INTO document(topic) VALUES (?)", [(each,) for each in bare])
+    weigh(db, bare)
+    names = {
+        folded(name): topic.id
+        for topic in reversed(topics_of(db, bare))
+        for name in (*topic.aliases, topic.title)
+        if name
+    }
+    there = routes(db, names)
+    remember_routes(db, {key: topic for key, topic in names.items() if key not in there})
 
 
 def staged(db: sqlite3.Connection, *, upto: int, limit: int) -> list[Fact]:
@@ -347,12 +335,12 @@ def derive(
         ).fetchone()
         if gone:
             state = State.FORGOTTEN
-        elif by is not None:
-            state, until = State.SUPERSEDED, row[1] or by[0] or by[1]
         elif db.execute(
             "SELECT 1 FROM link WHERE fact = ? AND kind = 'duplicates' AND undone IS NULL", (fact,)
         ).fetchone():
             state = State.DUPLICATE
+        elif by is not None:
+            state, until = State.SUPERSEDED, row[1] or by[0] or by[1]
         if (state.value, until) != tuple(row):
             db.execute("UPDATE fact SET state = ?, until = ? WHERE id = ?", (state.value, until, fact))
             journal.states.append((fact, (row[0], row[1]), (state.value, until)))

@@ -16,7 +16,7 @@ from perdure.errors import CallError
 from perdure.memory.records import Change, State
 from perdure.memory.topic_store import Journal, add_change, derive, live, move, names_of, rename, weigh
 
-__all__ = ["change_of", "changes", "journal_of", "keep_journal", "undo"]
+__all__ = ["change_of", "changes", "forgotten", "journal_of", "keep_journal", "undo"]
 
 _FIELDS = "id, kind, by, outcome, at_s, note"
 
@@ -44,15 +44,41 @@ def keep_journal(db: sqlite3.Connection, change: int, journal: Journal) -> None:
 
 
 def journal_of(db: sqlite3.Connection, number: int) -> Journal:
-    """Return what a change did; of one that kept no journal, the links that it made."""
-    row = db.execute("SELECT plan FROM change WHERE id = ?", (number,)).fetchone()
+    """Return what a change did; of one that kept no journal, what its links and the facts that it names tell.
+
+    Raises `CallError` for a purge, of which nothing is left that could come back.
+    """
+    told = _plan(db.execute("SELECT plan FROM change WHERE id = ?", (number,)).fetchone()[0])
+    if "journal" in told:
+        return msgspec.convert(told["journal"], Journal)
+    if told.get("mode") == "purge" or told.get("purged"):
+        raise CallError(f"c{number} purged words, or names that were; they are nowhere, and cannot come back")
+    gone = State.FORGOTTEN.value
+    return Journal(
+        states=[(int(fact), (str(state), None), (gone, None)) for fact, state in dict(told.get("before", {})).items()],
+        links=[each[0] for each in db.execute("SELECT id FROM link WHERE change = ?", (number,))],
+        relinked=[each[0] for each in db.execute("SELECT id FROM link WHERE undone = ?", (number,))],
+    )
+
+
+def forgotten(db: sqlite3.Connection) -> set[int]:
+    """Return the facts that are forgotten by all changes in their order, for who derives states again."""
+    gone: set[int] = set()
+    for kind, plan in db.execute("SELECT kind, plan FROM change WHERE plan IS NOT NULL ORDER BY id"):
+        told = _plan(plan)
+        if kind == "forget":
+            gone.update(told.get("facts", ()))
+        for fact, _, after in msgspec.convert(told.get("journal", {}), Journal).states:
+            (gone.add if after[0] == State.FORGOTTEN.value else gone.discard)(fact)
+    return gone
+
+
+def _plan(text: str | None) -> dict[str, Any]:
     try:
-        told: Any = msgspec.json.decode(row[0]) if row and row[0] else {}
-        if isinstance(told, dict) and "journal" in told:
-            return msgspec.convert(told["journal"], Journal)
+        told: Any = msgspec.json.decode(text or "{}")
     except msgspec.DecodeError:
-        pass  # another part's way of writing it down: its links tell
-    return Journal(links=[each[0] for each in db.execute("SELECT id FROM link WHERE change = ?", (number,))])
+        return {}
+    return told if isinstance(told, dict) else {}
 
 
 def undo(db: sqlite3.Connection, number: int, *, by: str, wall: Callable[[], float]) -> int:
