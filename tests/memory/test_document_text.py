@@ -1,4 +1,4 @@
-"""A fact survives being written into Markdown and read back, whatever is in it; and a document cannot be taken for code."""
+"""A fact survives being written into Markdown and read back, whatever is in it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,9 @@ def test_a_document_that_nobody_touched_holds_no_edit(texts: list[str], notes: s
         notes=notes,
     )  # fmt: skip
     found = read(text)
-    assert found.whole and found.topic == 3 and found.revision == 5
+    assert found.whole
+    assert found.topic == 3
+    assert found.revision == 5
     assert [each.fact for each in found.bullets if each.fact] == [each.fact for each in found.bullets]
     for bullet in found.bullets:
         assert same(bullet.text, texts[(bullet.fact or 0) - 1])
@@ -73,7 +75,8 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 @given(st.text(max_size=100))
 def test_a_slug_is_a_plain_name(title: str) -> None:
     name = slug(title)
-    assert name and len(name.encode("utf-8", "surrogatepass")) <= 121
+    assert name
+    assert len(name.encode("utf-8", "surrogatepass")) <= 121
     assert (not set(name) & set('/\\:*?"<>|. \0\n') and name.casefold() == slug(name).casefold()) or name.endswith("-")
 
 

@@ -47,7 +47,8 @@ def test_a_changed_bullet_is_a_new_fact_by_a_human_and_the_old_one_is_history(me
     new = memory.fact("f4")
     assert (new.role, new.text, new.topic) == ("human", "Anna lives in Porto.", memory.topic("Anna").id)
     assert memory.evidence(new.evidence).text == "Anna lives in Porto."
-    assert memory.fact("f1").state == "superseded" and memory.fact("f1").text == "Anna lives in Lisbon."
+    assert memory.fact("f1").state == "superseded"
+    assert memory.fact("f1").text == "Anna lives in Lisbon."
     assert memory.search("Porto")[0].fact.id == 4
     assert memory.changes()[0].by == "human"
     count = len(memory.changes())
@@ -57,7 +58,7 @@ def test_a_changed_bullet_is_a_new_fact_by_a_human_and_the_old_one_is_history(me
 
 
 def test_a_removed_bullet_is_forgotten_and_its_evidence_stays(memory: Memory) -> None:
-    change(path_of(memory, "Anna"), [x for x in memory.show("Anna").split("\n") if "cat" in x][0] + "\n", "")
+    change(path_of(memory, "Anna"), next(x for x in memory.show("Anna").split("\n") if "cat" in x) + "\n", "")
     memory.topics()
     assert memory.fact("f2").state == "forgotten"
     assert "She has a cat." in memory.evidence("e1").text
@@ -86,7 +87,8 @@ def test_names_notes_and_prose_are_taken_over(memory: Memory) -> None:
     change(path, "# Notes\n", "# Notes\n\nSee [[Bob]].\n- a bullet of notes\n")
     change(path, "# Conflicts", "This line is prose of mine.\n\n# Conflicts")
     topic = memory.topic("t1") if memory.topics() else None
-    assert topic is not None and (topic.title, topic.aliases) == ("Anna Maria", ("Annie",))
+    assert topic is not None
+    assert (topic.title, topic.aliases) == ("Anna Maria", ("Annie",))
     assert topic.file == "topics/anna-maria--t1.md"
     text = path_of(memory, "Annie").read_text()
     for each in ("See [[Bob]].", "- a bullet of notes", "This line is prose of mine.", "tags: [person]"):
@@ -95,11 +97,13 @@ def test_names_notes_and_prose_are_taken_over(memory: Memory) -> None:
     memory.observe("Anna Maria sings.")
     memory.consolidate()
     again = path_of(memory, "Annie").read_text()
-    assert "Anna Maria sings." in again and "See [[Bob]]." in again and "tags: [person]" in again
+    assert "Anna Maria sings." in again
+    assert "See [[Bob]]." in again
+    assert "tags: [person]" in again
 
 
 def test_a_bullet_moved_to_another_document_changes_its_topic(memory: Memory) -> None:
-    line = [x for x in memory.show("Anna").split("\n") if "cat" in x][0] + "\n"
+    line = next(x for x in memory.show("Anna").split("\n") if "cat" in x) + "\n"
     change(path_of(memory, "Anna"), line, "")
     change(path_of(memory, "Bob"), "# Conflicts", line + "\n# Conflicts")
     memory.topics()
@@ -109,7 +113,7 @@ def test_a_bullet_moved_to_another_document_changes_its_topic(memory: Memory) ->
 
 
 def test_a_bullet_that_is_moved_by_two_saves_comes_back(memory: Memory) -> None:
-    line = [x for x in memory.show("Anna").split("\n") if "cat" in x][0] + "\n"
+    line = next(x for x in memory.show("Anna").split("\n") if "cat" in x) + "\n"
     change(path_of(memory, "Anna"), line, "")
     memory.topics()
     change(path_of(memory, "Bob"), "# Conflicts", line + "\n# Conflicts")
@@ -160,7 +164,8 @@ def test_a_file_that_cannot_be_understood_is_left_alone_and_said_so(
     path.write_bytes(good.replace(b"Lisbon", b"Faro"))
     memory.topics()
     assert memory.status().left_alone == {}
-    assert "Anna lives in Faro." in path.read_text() and "Anna sings." in path.read_text()
+    assert "Anna lives in Faro." in path.read_text()
+    assert "Anna sings." in path.read_text()
 
 
 def test_an_editor_that_saves_by_rename_is_understood(memory: Memory) -> None:
@@ -206,9 +211,13 @@ def test_a_document_made_by_hand_is_a_topic(memory: Memory) -> None:
     path = memory.folder / "topics" / "Recipes.md"
     path.write_text("# Things to cook\n\nSome words.\n\n- Soup needs salt.\n- [ ] try bread\n")
     topics = memory.topics()
-    assert topics[2].title == "Things to cook" and topics[2].file == "topics/Recipes.md"
+    assert topics[2].title == "Things to cook"
+    assert topics[2].file == "topics/Recipes.md"
     text = path.read_text()
-    assert "- Soup needs salt." in text and "Some words." in text and "^f" in text and text.startswith("---\n")
+    assert "- Soup needs salt." in text
+    assert "Some words." in text
+    assert "^f" in text
+    assert text.startswith("---\n")
     assert memory.search("soup")[0].fact.role == "human"
     count = len(memory.changes())
     path.write_text("# Things to cook\n\nSome words.\n\n- Soup needs salt.\n- [ ] try bread\n- Tea needs time.\n")
@@ -259,7 +268,8 @@ def test_hermes_26045_an_edit_in_the_very_moment_of_a_rewrite_is_not_overwritten
     assert {"Anna lives in Faro.", "Anna sings."} <= current(memory)
     assert "Anna lives in Lisbon." not in current(memory)
     text = path_of(memory, "Anna").read_text()
-    assert "Anna lives in Faro." in text and "Anna sings." in text
+    assert "Anna lives in Faro." in text
+    assert "Anna sings." in text
 
 
 def test_an_editor_that_writes_through_an_open_file_is_heard(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -72,7 +72,8 @@ def test_a_plan_that_passes_keeps_every_fact_in_exactly_one_place(extra: list[Op
     assert where.keys() == KNOWN.facts.keys()
     merged = {topic for op in plan.ops if isinstance(op, Merge) for topic in op.topics}
     for number, place in where.items():
-        assert place is not None and place != "", f"f{number} lies nowhere"
+        assert place is not None
+        assert place != "", f"f{number} lies nowhere"
         assert place not in merged
         assert isinstance(place, str) or place in KNOWN.topics
     _hidden_facts_lead_to_shown_ones(plan.ops)
@@ -180,5 +181,6 @@ def test_a_forgotten_fact_hides_nothing() -> None:
 def test_a_title_is_one_short_line_without_controls(text: str) -> None:
     title = sane_title(text)
     assert len(title) <= 120
-    assert title == " ".join(title.split()) and sane_title(title) == title
+    assert title == " ".join(title.split())
+    assert sane_title(title) == title
     assert title.isprintable() or "\u200c" in title or "\u200d" in title

@@ -280,8 +280,8 @@ class Documents:
                 with contextlib.suppress(FormatRefused):
                     done = read(read_text(there)).revision == meant.shown.revision
             if done:
-                self._finish([(topic, meant)])
                 self._drop(topic, file, digest, meant.file)
+                self._finish([(topic, meant)])
             else:
                 with self.ledger.change() as change:
                     change.execute("UPDATE document SET intent = NULL WHERE topic = ?", (topic,))
@@ -331,9 +331,9 @@ class Documents:
                 self.left_alone[intent.file] = str(error)
         for part in {Path(intent.file).parent for _, _, intent in done}:
             sync(self.folder / part)
-        self._finish([(topic.id, intent) for topic, _, intent in done])
-        for topic, digest, intent in done:
+        for topic, digest, intent in done:  # while the intent still tells whose the old name was
             self._drop(topic.id, topic.file, digest, intent.file)
+        self._finish([(topic.id, intent) for topic, _, intent in done])
         return bool(done)
 
     def _finish(self, done: Sequence[tuple[int, _Intent]]) -> None:

@@ -210,7 +210,7 @@ class Memory:
             due.facts,
             due.tokens,
             change_of(db, row[0]) if row else None,
-            "; ".join(filter(None, [self._error, self._keeper.error if self._keeper is not None else ""])),
+            "; ".join(each for each in (self._error, self._keeper.error if self._keeper else "") if each),
             behind,
             dict(self._documents.left_alone),
         )
