@@ -47,10 +47,8 @@ def test_a_document_that_nobody_touched_holds_no_edit(texts: list[str], notes: s
     facts = [fact(at, text, list(State)[at % 3]) for at, text in enumerate(texts, 1)]
     topic = Topic(3, "Anna", ("a", 'q"'), "sum: mary", 5)
     text = write(topic, facts, {1: Ties((2,), (), (3,))}, notes=notes, extra="tags: [x]", updated="2026")
-    shown = shown_next(
-        Shown(), revision=5, ids=[each.id for each in facts], title="Anna", aliases=topic.aliases, summary=topic.summary,
-        notes=notes,
-    )  # fmt: skip
+    names = {"title": "Anna", "aliases": topic.aliases, "summary": topic.summary, "notes": notes}
+    shown = shown_next(Shown(), revision=5, ids=[each.id for each in facts], **names)  # type: ignore[arg-type]
     found = read(text)
     assert found.whole
     assert found.topic == 3

@@ -12,7 +12,7 @@ import pytest
 
 from perdure.memory import Memory
 from perdure.memory import documents as documents_of_memory
-from perdure.memory.document_files import put
+from perdure.memory.document_files import swap
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def test_hermes_26045_an_edit_in_the_very_moment_of_a_rewrite_is_not_overwritten
 ) -> None:
     done = []
 
-    def at_the_worst_moment(path: Path, data: bytes, *, topic: int, expected: str) -> Path | None:
+    def at_the_worst_moment(path: Path, fresh: Path, *, topic: int, expected: str) -> Path | None:
         if path.name.startswith("anna") and not done:
             done.append(path)
             edited = path.read_text().replace("Lisbon", "Faro")
@@ -259,9 +259,9 @@ def test_hermes_26045_an_edit_in_the_very_moment_of_a_rewrite_is_not_overwritten
             else:
                 path.with_name("x~").write_text(edited)
                 path.with_name("x~").rename(path)
-        return put(path, data, topic=topic, expected=expected)
+        return swap(path, fresh, topic=topic, expected=expected)
 
-    monkeypatch.setattr(documents_of_memory, "put", at_the_worst_moment)
+    monkeypatch.setattr(documents_of_memory, "swap", at_the_worst_moment)
     memory.observe("Anna sings.")
     memory.consolidate()
     assert done
@@ -277,13 +277,13 @@ def test_an_editor_that_writes_through_an_open_file_is_heard(memory: Memory, mon
     edited = path.read_bytes().replace(b"Lisbon", b"Faroon")
     held = os.open(path, os.O_WRONLY)
 
-    def and_then_save(there: Path, data: bytes, *, topic: int, expected: str) -> Path | None:
-        aside = put(there, data, topic=topic, expected=expected)
+    def and_then_save(there: Path, fresh: Path, *, topic: int, expected: str) -> Path | None:
+        aside = swap(there, fresh, topic=topic, expected=expected)
         if there == path:
             os.pwrite(held, edited, 0)
         return aside
 
-    monkeypatch.setattr(documents_of_memory, "put", and_then_save)
+    monkeypatch.setattr(documents_of_memory, "swap", and_then_save)
     memory.observe("Anna sings.")
     memory.consolidate()
     os.close(held)
@@ -359,7 +359,7 @@ def test_a_big_store_rewrites_only_what_was_touched(memory: Memory) -> None:
     assert [name for name in after if after[name] != before.get(name)] == [memory.topic("Dora").file.split("/")[1]]
 
 
-def test_an_edit_by_call_stands_above_what_was_told(memory: Memory) -> None:
+def test_memoria_89_a_correction_leaves_one_version_active_and_can_be_taken_back(memory: Memory) -> None:
     done = memory.edit("f1", "Anna lives in Porto.")
     assert (done.kind, done.by) == ("edit", "human")
     assert current(memory) == {"Anna lives in Porto.", "She has a cat.", "Bob likes tea."}

@@ -11,6 +11,8 @@ view that people read and edit; indexes are disposable. It works without any mod
 ['Anna lives in Lisbon.']
 """
 
+from perdure.memory.consolidate import When
+from perdure.memory.keeping import Status
 from perdure.memory.memory import Memory
 from perdure.memory.powers import ChatModel, Embedder, Reranker
 from perdure.memory.records import (
@@ -42,5 +44,7 @@ __all__ = [
     "Reranker",
     "Role",
     "State",
+    "Status",
     "Topic",
+    "When",
 ]

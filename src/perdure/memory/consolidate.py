@@ -21,13 +21,13 @@ import socket
 import sqlite3
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from perdure.clock import Deadline
-from perdure.errors import Bug, CallError, DeadlineExceeded, Superseded
+from perdure.errors import Bug, CallError, DeadlineExceeded, PerdureError, Superseded
 from perdure.memory.documents import Documents
 from perdure.memory.ledger import Ledger
 from perdure.memory.model_planner import MAX_FACTS, MAX_TOPICS, Shown, advise, model_name
@@ -334,8 +334,9 @@ class Consolidator:
             try:
                 yield holder
             finally:
-                with self.ledger.change() as db:
-                    db.execute("DELETE FROM lease WHERE name = ? AND holder = ?", (_LEASE, holder))
+                with suppress(PerdureError, sqlite3.Error):  # it runs out by itself, and the first error counts
+                    with self.ledger.change() as db:
+                        db.execute("DELETE FROM lease WHERE name = ? AND holder = ?", (_LEASE, holder))
 
     def _take(self, holder: str, host: str) -> bool:
         now = self.ledger.wall()

@@ -14,7 +14,6 @@ import re
 import secrets
 import stat
 import unicodedata
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -22,15 +21,16 @@ from perdure.errors import FormatRefused
 from perdure.memory.document_text import MAX_DOCUMENT_BYTES
 
 __all__ = [
-    "Found",
     "aside_of",
     "asides",
     "digest_of",
+    "flush",
     "keep_copy",
     "look_of",
-    "put",
     "read_text",
     "slug",
+    "stage",
+    "swap",
     "sync",
     "take",
 ]
@@ -39,14 +39,6 @@ _ASIDE: Final = re.compile(r"\.was-t(\d{1,18})-([0-9a-f]{16})-[0-9a-f]{8}")
 _NEW: Final = re.compile(r"\.new-[0-9a-f]{16}")
 _SLUG_BYTES: Final = 120
 _RESERVED: Final = re.compile(r"con|prn|aux|nul|com\d|lpt\d")
-
-
-@dataclass(frozen=True, slots=True)
-class Found:
-    """A file in a folder of documents. ``look`` is inode, size and time."""
-
-    name: str
-    look: tuple[int, int, int]
 
 
 def slug(title: str) -> str:
@@ -110,15 +102,27 @@ def read_text(data: bytes) -> str:
     return text
 
 
-def put(path: Path, data: bytes, *, topic: int, expected: str) -> Path | None:
-    """Replace a file, durably but for its folder; return where the old one lies aside, or None where there was none."""
+def stage(path: Path, data: bytes) -> Path:
+    """Write what is to become the file ``path`` beside it, and return where; not durable before `flush`."""
     fresh = path.with_name(f".new-{secrets.token_hex(8)}")
     fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "wb") as file:
+        file.write(data)
+    return fresh
+
+
+def flush(fresh: Path) -> None:
+    """Make the bytes of a staged file durable."""
+    fd = os.open(fresh, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
     try:
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(fd)
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def swap(path: Path, fresh: Path, *, topic: int, expected: str) -> Path | None:
+    """Put a staged file in the place of ``path``; return where the old one lies aside, or None where there was none."""
+    try:
         for _ in range(10):
             aside = aside_of(path, topic=topic, expected=expected)
             if aside is not None:
@@ -164,7 +168,9 @@ def keep_copy(folder: Path, name: str, data: bytes) -> Path:
     folder.mkdir(mode=0o700, exist_ok=True)
     path = folder / f"{slug(name.removesuffix('.md'))}-{digest_of(data)[:12]}.md"
     if not path.exists():
-        put(path, data, topic=0, expected="")
+        fresh = stage(path, data)
+        flush(fresh)
+        os.rename(fresh, path)
         sync(folder)
     return path
 

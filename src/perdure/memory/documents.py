@@ -26,11 +26,13 @@ from perdure.memory.document_files import (
     aside_of,
     asides,
     digest_of,
+    flush,
     keep_copy,
     look_of,
-    put,
     read_text,
     slug,
+    stage,
+    swap,
     sync,
     take,
 )
@@ -41,6 +43,7 @@ from perdure.memory.plan import folded, sane_title
 from perdure.memory.records import Fact, State, Topic
 from perdure.memory.topic_store import Journal, facts_of, fill_in, live, new_topic, remember_routes, topics_of
 from perdure.process.lock import FileLock
+from perdure.store.refusals import explained
 
 __all__ = ["Documents"]
 
@@ -80,8 +83,13 @@ class Documents:
     def catch_up(self, *, wait_s: float = 30.0) -> list[int]:
         """Take in what people did, write what is not written, and return the changes that their edits made.
 
-        Raises `DeadlineExceeded` where another process is at it for longer than ``wait_s``.
+        Raises `DeadlineExceeded` where another process is at it for longer than ``wait_s``, `StorageFull` or
+        `StorageError` where the files cannot be written; the ledger is whole then, and documents follow later.
         """
+        with explained(str(self.folder), "write topic documents in"):
+            return self._catch_up(wait_s)
+
+    def _catch_up(self, wait_s: float) -> list[int]:
         for each in (_TOPICS, _ARCHIVE):
             (self.folder / each).mkdir(mode=0o700, exist_ok=True)
         changes: list[int] = []
@@ -317,15 +325,14 @@ class Documents:
                 "UPDATE document SET intent = ? WHERE topic = ?",
                 [(msgspec.json.encode(intent).decode(), topic.id) for topic, _, _, intent in todo],
             )
+        staged = [stage(self.folder / intent.file, data) for _, _, data, intent in todo]
+        for fresh in staged:  # the first one makes most of the others durable, too
+            flush(fresh)
         done = []
-        for topic, digest, data, intent in todo:
+        for fresh, (topic, digest, _, intent) in zip(staged, todo, strict=True):
             try:
-                put(
-                    self.folder / intent.file,
-                    data,
-                    topic=topic.id,
-                    expected=digest if intent.file == topic.file else "",
-                )
+                expected = digest if intent.file == topic.file else ""
+                swap(self.folder / intent.file, fresh, topic=topic.id, expected=expected)
                 done.append((topic, digest, intent))
             except FormatRefused as error:
                 self.left_alone[intent.file] = str(error)

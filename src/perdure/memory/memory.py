@@ -174,7 +174,7 @@ class Memory:
         Raises `CallError` where there is no such fact, or nothing said.
         """
         old = self.fact(fact)
-        if not isinstance(text, str) or not text.strip():
+        if not text.strip():
             raise CallError("say what holds instead; to have a fact forgotten, use forget")
         edits = Edits(changed=((old.id, text),))
         number = carry_in(self._ledger, edits, topic=old.topic, source="edit", key=f"edit:{os.urandom(12).hex()}")

@@ -173,7 +173,8 @@ def sane_title(title: str) -> str:
     >>> sane_title("  # [[Anna]]\\n---  ")
     'Anna'
     """
-    return sane_words(title, longest=_TITLE).translate(_UNTITLED).strip("#-+*>=|~ ").strip()
+    plain = sane_words(title[: 8 * _TITLE].translate(_UNTITLED), longest=_TITLE)
+    return plain.strip("#-+*=>|~ ")
 
 
 _UNTITLED: Final = {ord(each): None for each in "[]<>{}`\\"}

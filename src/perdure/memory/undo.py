@@ -101,13 +101,22 @@ def undo(db: sqlite3.Connection, number: int, *, by: str, wall: Callable[[], flo
     journal = Journal(reorganised=done.reorganised)
     left = _back(db, done, change, journal)
     touched = _states(db, done, journal)
+    held = _depth(db, number) % 2 == 0
     for topic in done.reorganised:
-        db.execute("UPDATE document SET held = ? WHERE topic = ?", (int(was.kind != "undo"), topic))
+        db.execute("UPDATE document SET held = ? WHERE topic = ?", (int(held), topic))
     weigh(db, touched | {each for before, after, _ in journal.moved for each in (before, after) if each is not None})
     note = f"takes back c{number}" + (f"; {left} things have been changed since and stay" if left else "")
     db.execute("UPDATE change SET note = ? WHERE id = ?", (note, change))
     keep_journal(db, change, journal)
     return change
+
+
+def _depth(db: sqlite3.Connection, number: int) -> int:
+    """How many changes stand between a change and what it takes back in the end."""
+    depth = 0
+    while (row := db.execute("SELECT undoes FROM change WHERE id = ?", (number,)).fetchone()) and row[0] is not None:
+        number, depth = row[0], depth + 1
+    return depth
 
 
 def _back(db: sqlite3.Connection, done: Journal, change: int, journal: Journal) -> int:
