@@ -103,8 +103,8 @@ def test_facts_are_sorted_by_whom_they_are_about(tmp_path: Path) -> None:
         memory.consolidate()
         assert len(memory.topics()) == 3
         assert memory.fact(5).topic == memory.topic("Anna").id
-        assert memory.status().staged == 0
-        assert memory.status().behind == 0
+        assert memory.consolidation().staged == 0
+        assert memory.consolidation().behind == 0
 
 
 def test_ai_memory_102_a_topic_that_grows_is_cut_and_each_fact_stays_in_one(tmp_path: Path) -> None:
@@ -187,7 +187,7 @@ def test_a_faulty_model_costs_order_and_no_fact(tmp_path: Path, what: str, answe
         before = told(memory)
         change = memory.consolidate()
         assert told(memory) == before
-        assert memory.status().staged == 0
+        assert memory.consolidation().staged == 0
         assert len(in_documents(memory)) == len(before)
         outcomes = {each.outcome: each.note for each in memory.changes() if each.kind == "consolidate"}
         assert change is not None
@@ -334,11 +334,11 @@ def test_trusty_tools_1713_originals_stay_when_the_link_cannot_be_written(
         monkeypatch.setattr("perdure.memory.consolidate.keep_journal", broken)
         with pytest.raises(OSError, match="no space"):
             memory.consolidate()
-        assert memory.status().staged == 1
+        assert memory.consolidation().staged == 1
         assert memory.changes() == []
         monkeypatch.undo()
         memory.consolidate()
-        assert memory.status().staged == 0
+        assert memory.consolidation().staged == 0
 
 
 def test_ai_friend_310_a_time_out_is_not_an_empty_answer(tmp_path: Path) -> None:
@@ -349,7 +349,7 @@ def test_ai_friend_310_a_time_out_is_not_an_empty_answer(tmp_path: Path) -> None
         assert change.outcome == "fallback"
         assert "too slow" in change.note
         assert in_documents(memory)
-        assert memory.status().last == change
+        assert memory.consolidation().last == change
 
 
 def test_hindsight_1304_a_truncated_answer_is_not_asked_for_again_and_again(tmp_path: Path) -> None:
@@ -358,7 +358,7 @@ def test_hindsight_1304_a_truncated_answer_is_not_asked_for_again_and_again(tmp_
         memory.observe("\n".join(f"Thing {n} is here." for n in range(1000)))
         memory.consolidate()
         assert len(model.asked) <= 4
-        assert memory.status().staged == 0
+        assert memory.consolidation().staged == 0
 
 
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -396,7 +396,7 @@ def test_whatever_plan_a_model_makes_nothing_is_lost(
             memory.observe(text, role=role)
             memory.consolidate()
         assert len(told(memory)) == 5
-        assert memory.status().staged == 0
+        assert memory.consolidation().staged == 0
         assert len(in_documents(memory)) == 5
         shown = {fact.id for fact in memory._ledger.facts(range(1, 6)).values() if fact.state == "current"}
         assert {1, 2} & shown, "a tool's word hid what a user said"
@@ -448,9 +448,9 @@ def test_a_worker_that_was_thought_dead_changes_nothing(tmp_path: Path) -> None:
             memory.observe("Anna lives in Lisbon.")
             with pytest.raises(DeadlineExceeded, match="another worker"):
                 memory.consolidate()
-            assert memory.status().staged == 1
+            assert memory.consolidation().staged == 1
         other.consolidate()
-        assert other.status().staged == 0
+        assert other.consolidation().staged == 0
 
 
 def test_a_lease_of_another_machine_is_waited_for_and_taken_when_it_has_run_out(tmp_path: Path) -> None:
@@ -483,7 +483,7 @@ def test_in_the_background_it_is_done_by_itself_and_errors_are_shown(
 ) -> None:
     with Memory(tmp_path, auto=0.02, when=When(facts=1)) as memory:
         memory.observe("Anna lives in Lisbon.")
-        _until(lambda: memory.status().staged == 0 and memory.status().behind == 0)
+        _until(lambda: memory.consolidation().staged == 0 and memory.consolidation().behind == 0)
         path = next((memory.folder / "topics").glob("anna*.md"))
         path.write_text(path.read_text().replace("Lisbon", "Faro"))
         _until(lambda: memory.search("Faro") != [])
@@ -493,7 +493,7 @@ def test_in_the_background_it_is_done_by_itself_and_errors_are_shown(
 
         monkeypatch.setattr(memory._consolidator, "run", broken)
         memory.observe("Bob likes tea.")
-        _until(lambda: "bad disk" in memory.status().error)
+        _until(lambda: "bad disk" in memory.consolidation().error)
     assert not any(thread.name == "perdure-memory-keeper" for thread in threading.enumerate())
 
 
@@ -511,7 +511,7 @@ def test_closing_does_not_wait_for_a_slow_model_and_drops_its_plan(tmp_path: Pat
     threading.Timer(0.2, gate.set).start()
     memory.close()
     with Memory(tmp_path) as again:
-        assert again.status().staged == 1
+        assert again.consolidation().staged == 1
 
 
 def _until(true: Callable[[], bool]) -> None:
@@ -536,7 +536,7 @@ def test_the_work_grows_with_what_was_told_and_not_with_its_square(tmp_path: Pat
             began = time.process_time()
             memory.consolidate()
             took = time.process_time() - began
-            assert memory.status().staged == 0
+            assert memory.consolidation().staged == 0
             row = memory._ledger.connection().execute("SELECT max(bytes) FROM document").fetchone()
             assert row[0] <= 20_000
             return took

@@ -73,8 +73,8 @@ def check(folder: Path, *, told: int = 423) -> None:
             shown += re.findall(r" \^f(\d+)$", text, re.MULTILINE)
         assert sorted(map(int, shown)) == [fact[0] for fact in facts if fact[6] != "forgotten"]
         assert "My note." in memory.show("Anna Maria")
-        assert memory.status().left_alone == {}
-        assert memory.status().behind == 0
+        assert memory.consolidation().left_alone == {}
+        assert memory.consolidation().behind == 0
         left = [each.name for part in ("topics", "archive") for each in (memory.folder / part).iterdir()]
         assert [name for name in left if name.startswith(".")] == []
         assert db.execute("PRAGMA integrity_check").fetchone() == ("ok",)

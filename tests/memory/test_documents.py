@@ -157,13 +157,13 @@ def test_a_file_that_cannot_be_understood_is_left_alone_and_said_so(
     memory.observe("Anna sings.")
     memory.consolidate()
     assert path.read_bytes() == spoil(good)
-    assert len(memory.status().left_alone[f"topics/{path.name}"]) > 10
+    assert len(memory.consolidation().left_alone[f"topics/{path.name}"]) > 10
     assert all(memory.fact(each).state == "current" for each in (1, 2, 3, 4))
     if spoil(good).strip():
         assert [each.read_bytes() for each in (memory.folder / "kept").iterdir()] == [spoil(good)]
     path.write_bytes(good.replace(b"Lisbon", b"Faro"))
     memory.topics()
-    assert memory.status().left_alone == {}
+    assert memory.consolidation().left_alone == {}
     assert "Anna lives in Faro." in path.read_text()
     assert "Anna sings." in path.read_text()
 
@@ -203,7 +203,7 @@ def test_a_copy_of_a_document_is_left_alone(memory: Memory) -> None:
     path.with_name("copy.md").write_text(path.read_text())
     path.with_name("other.md").write_text(path.read_text().replace("cat", "dog"))
     memory.topics()
-    assert set(memory.status().left_alone) == {"topics/copy.md", "topics/other.md"}
+    assert set(memory.consolidation().left_alone) == {"topics/copy.md", "topics/other.md"}
     assert len(memory.topics()) == 2
 
 
@@ -241,7 +241,7 @@ def test_links_and_odd_files_are_never_followed(memory: Memory, tmp_path: Path) 
     memory.consolidate()
     assert memory.search("hunter2") == []
     assert secret.read_text() == "- the password is hunter2\n"
-    assert {f"topics/{each}.md" for each in ("link", "folder", "pipe")} <= set(memory.status().left_alone)
+    assert {f"topics/{each}.md" for each in ("link", "folder", "pipe")} <= set(memory.consolidation().left_alone)
 
 
 @pytest.mark.parametrize("way", ["in place", "by rename"])

@@ -12,7 +12,7 @@ view that people read and edit; indexes are disposable. It works without any mod
 """
 
 from perdure.memory.consolidate import When
-from perdure.memory.keeping import Status
+from perdure.memory.keeping import Consolidation
 from perdure.memory.memory import Memory
 from perdure.memory.powers import ChatModel, Embedder, Reranker
 from perdure.memory.records import (
@@ -34,6 +34,7 @@ __all__ = [
     "Bond",
     "Change",
     "ChatModel",
+    "Consolidation",
     "Embedder",
     "Evidence",
     "Fact",
@@ -44,7 +45,6 @@ __all__ = [
     "Reranker",
     "Role",
     "State",
-    "Status",
     "Topic",
     "When",
 ]

@@ -1,6 +1,6 @@
 """A thread that keeps one space in order: it takes in edits of documents and consolidates when it is time.
 
-What goes wrong is kept for `Status` and tried again later, less and less often; it never reaches who observes.
+What goes wrong is kept for `Consolidation` and tried again later, less and less often; it never reaches who observes.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from perdure.memory.consolidate import Consolidator, When
 from perdure.memory.powers import ChatModel
 from perdure.memory.records import Change
 
-__all__ = ["Keeper", "Status"]
+__all__ = ["Consolidation", "Keeper"]
 
 _LONGEST_WAIT_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Status:
+class Consolidation:
     """How a space stands. ``staged`` facts and ``staged_tokens`` are not sorted yet (counted up to a bound); ``last``
     is the last consolidation, whose ``outcome`` and ``note`` say how it went; ``error`` is what last went wrong in the
     background; ``behind`` documents do not show the latest; ``left_alone`` says of files why they were not taken in."""

@@ -17,8 +17,9 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.errors import CallError, DeadlineExceeded, FormatRefused
+from perdure.memory.counting import count_revisions
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
-from perdure.memory.schema import COUNTING, FORMAT, TABLES
+from perdure.memory.schema import FORMAT, TABLES
 from perdure.memory.statements import statements
 
 __all__ = ["FACTS", "Ledger", "fact_of"]
@@ -44,8 +45,7 @@ class Ledger:
                 for statement in TABLES.split(";"):
                     db.execute(statement)
                 db.execute("INSERT INTO space VALUES ('format', ?)", (str(FORMAT),))
-            for trigger in COUNTING:
-                db.execute(trigger)
+        count_revisions(self.connection())
         found = self.connection().execute("SELECT value FROM space WHERE key = 'format'").fetchone()
         if found is None or found[0] != str(FORMAT):
             raise FormatRefused(
@@ -60,10 +60,8 @@ class Ledger:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = FULL")
             db.execute("PRAGMA secure_delete = ON")
-            db.execute("PRAGMA temp_store = MEMORY")
             if db.execute("SELECT 1 FROM sqlite_master WHERE name = 'document'").fetchone():
-                for trigger in COUNTING:
-                    db.execute(trigger)
+                count_revisions(db)
             self._local.db = db
             with self._lock:
                 self._all.append(db)

@@ -15,7 +15,7 @@ from perdure.memory.consolidate import Consolidator, When
 from perdure.memory.document_edits import Edits
 from perdure.memory.documents import Documents
 from perdure.memory.editing import carry_in
-from perdure.memory.keeping import Keeper, Status
+from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
@@ -200,13 +200,13 @@ class Memory:
         """Return a change by its number, as ``c3``. Raises `CallError` where there is none."""
         return change_of(self._ledger.connection(), number_of(name, "c"))
 
-    def status(self) -> Status:
+    def consolidation(self) -> Consolidation:
         """Return what is staged, how the last consolidation went, and what went wrong in the background."""
         due = self._consolidator.due(self._when)
         db = self._ledger.connection()
         row = db.execute("SELECT id FROM change WHERE kind = 'consolidate' ORDER BY id DESC LIMIT 1").fetchone()
         behind = db.execute("SELECT count(*) FROM topic WHERE revision <> written").fetchone()[0]
-        return Status(
+        return Consolidation(
             due.facts,
             due.tokens,
             change_of(db, row[0]) if row else None,

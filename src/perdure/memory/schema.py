@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ["COUNTING", "FORMAT", "TABLES"]
+__all__ = ["FORMAT", "TABLES"]
 
 FORMAT: Final = 1
 
@@ -70,17 +70,6 @@ CREATE TABLE link(
 );
 CREATE INDEX link_fact ON link(fact);
 CREATE INDEX link_other ON link(other);
-CREATE TABLE topic(
-  id INTEGER PRIMARY KEY,
-  title TEXT NOT NULL,
-  aliases TEXT NOT NULL DEFAULT '[]',
-  summary TEXT NOT NULL DEFAULT '',
-  revision INTEGER NOT NULL DEFAULT 0,
-  file TEXT NOT NULL DEFAULT '', -- its document's name in topics/
-  written INTEGER NOT NULL DEFAULT 0, -- the revision that the document shows
-  digest TEXT NOT NULL DEFAULT '', -- of the document as it was last written: another digest means an edit
-  into_topic INTEGER
-);
 CREATE TABLE document(
   topic INTEGER PRIMARY KEY,
   bytes INTEGER NOT NULL DEFAULT 0, -- of the facts of the topic, kept beside them for speed
@@ -92,27 +81,16 @@ CREATE TABLE document(
 );
 CREATE INDEX document_bytes ON document(bytes);
 CREATE TABLE route(key INTEGER PRIMARY KEY, topic INTEGER NOT NULL);
+CREATE TABLE topic(
+  id INTEGER PRIMARY KEY,
+  title TEXT NOT NULL,
+  aliases TEXT NOT NULL DEFAULT '[]',
+  summary TEXT NOT NULL DEFAULT '',
+  revision INTEGER NOT NULL DEFAULT 0,
+  file TEXT NOT NULL DEFAULT '', -- its document's name in topics/
+  written INTEGER NOT NULL DEFAULT 0, -- the revision that the document shows
+  digest TEXT NOT NULL DEFAULT '', -- of the document as it was last written: another digest means an edit
+  into_topic INTEGER
+);
 CREATE TABLE lease(name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_s REAL NOT NULL) WITHOUT ROWID;
 """
-
-_SHOWN: Final = "OLD.state IS NOT NEW.state OR OLD.topic IS NOT NEW.topic OR OLD.since IS NOT NEW.since"
-COUNTING: Final = (
-    f"""CREATE TEMP TRIGGER IF NOT EXISTS fact_shown AFTER UPDATE OF state, topic, since, until, text ON fact
-    WHEN (OLD.topic IS NOT NULL OR NEW.topic IS NOT NULL)
-     AND ({_SHOWN} OR OLD.until IS NOT NEW.until OR OLD.text IS NOT NEW.text)
-    BEGIN UPDATE topic SET revision = revision + 1 WHERE id IN (OLD.topic, NEW.topic); END""",
-    """CREATE TEMP TRIGGER IF NOT EXISTS link_shown AFTER INSERT ON link
-    BEGIN UPDATE topic SET revision = revision + 1
-     WHERE id IN (SELECT topic FROM fact WHERE id IN (NEW.fact, NEW.other)); END""",
-    """CREATE TEMP TRIGGER IF NOT EXISTS link_undone AFTER UPDATE OF undone ON link
-    BEGIN UPDATE topic SET revision = revision + 1
-     WHERE id IN (SELECT topic FROM fact WHERE id IN (NEW.fact, NEW.other)); END""",
-    """CREATE TEMP TRIGGER IF NOT EXISTS topic_shown AFTER UPDATE OF title, aliases, summary, into_topic ON topic
-    WHEN OLD.title IS NOT NEW.title OR OLD.aliases IS NOT NEW.aliases OR OLD.summary IS NOT NEW.summary
-     OR OLD.into_topic IS NOT NEW.into_topic
-    BEGIN UPDATE topic SET revision = revision + 1 WHERE id = NEW.id; END""",
-    """CREATE TEMP TRIGGER IF NOT EXISTS notes_shown AFTER UPDATE OF notes, extra ON document
-    WHEN OLD.notes IS NOT NEW.notes OR OLD.extra IS NOT NEW.extra
-    BEGIN UPDATE topic SET revision = revision + 1 WHERE id = NEW.topic; END""",
-)
-"""Triggers of a connection, never of the file: they count a topic's revision up with what its document shows."""

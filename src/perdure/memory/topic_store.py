@@ -2,7 +2,7 @@
 
 The *journal* of a change (``change.plan``) says what was before and what is after of everything that it touched, by
 ids and never by words of facts; `perdure.memory.undo` reads it. Each connection of a ledger counts a topic's revision
-up with whatever changes in what its document shows (`perdure.memory.schema.COUNTING`).
+up with whatever changes in what its document shows (`perdure.memory.counting`).
 """
 
 from __future__ import annotations
