@@ -369,3 +369,22 @@ def test_memoria_89_a_correction_leaves_one_version_active_and_can_be_taken_back
     assert current(memory) == {"Anna lives in Porto.", "She has a cat.", "Bob likes tea."}
     with pytest.raises(ValueError, match="taken back"):
         memory.undo(memory.changes()[1].id)
+
+
+def test_after_a_purge_no_copy_and_no_document_holds_the_words(memory: Memory) -> None:
+    anna, bob = path_of(memory, "Anna"), path_of(memory, "Bob")
+    bob.write_bytes(b"\xff" + bob.read_bytes())
+    held = anna.read_text()
+    memory.topics()
+    with memory._ledger.change() as db:  # as a purge does it
+        db.execute("UPDATE fact SET text = NULL, state = 'forgotten', topic = 0 WHERE id = 2")
+        db.execute("UPDATE topic SET title = 'Topic 1', file = '' WHERE id = 1")
+    memory._documents.make_again()
+    names = [each for each in (memory.folder / "topics").iterdir() if each != bob]
+    assert [each.name for each in names] == ["topic-1--t1.md"]
+    assert "cat" not in names[0].read_text()
+    assert not list((memory.folder / "kept").iterdir())
+    names[0].write_text(held.replace("Lisbon", "Faro"))  # from an editor that still has the old view
+    memory.topics()
+    assert "cat" not in "".join(row[0] or "" for row in memory._ledger.connection().execute("SELECT text FROM fact"))
+    assert "Anna lives in Faro." in current(memory)

@@ -78,6 +78,7 @@ class Documents:
         self.ledger = ledger
         self.folder = folder
         self.left_alone: dict[str, str] = {}
+        self._keep_copies = True
         self._looks: dict[str, tuple[int, int, int]] = {}
 
     def catch_up(self, *, wait_s: float = 30.0) -> list[int]:
@@ -107,6 +108,16 @@ class Documents:
                     break
             changes += self._take_asides()
         return changes
+
+    def make_again(self) -> None:
+        """Write what a purge has changed, and delete the copies that were kept, which may hold what was purged."""
+        self._keep_copies = False
+        try:
+            for each in (self.folder / "kept").glob("*.md"):
+                each.unlink(missing_ok=True)
+            self.catch_up()
+        finally:
+            self._keep_copies = True
 
     def text(self, topic: int) -> str:
         """Return the document of a topic as the ledger has it now."""
@@ -147,7 +158,7 @@ class Documents:
                 continue
             there.add(name)
             look = look_of(Path(entry.path))
-            if look is not None and self._looks.get(name) == look:
+            if look is not None and name in known and self._looks.get(name) == look:
                 continue
             data: bytes | None = None
             try:
@@ -267,7 +278,7 @@ class Documents:
     def _leave(self, name: str, data: bytes | None, why: str) -> None:
         """Leave a file alone, keep a copy of it, and say why."""
         self.left_alone[name] = why
-        if data is not None and data.strip():
+        if data is not None and data.strip() and self._keep_copies:
             keep_copy(self.folder / "kept", Path(name).name, data)
 
     # What is written
