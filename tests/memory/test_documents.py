@@ -10,8 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perdure.memory import Memory
-from perdure.memory import documents as documents_of_memory
+from perdure.memory import Memory, document_writer
 from perdure.memory.document_files import swap
 
 
@@ -261,7 +260,7 @@ def test_hermes_26045_an_edit_in_the_very_moment_of_a_rewrite_is_not_overwritten
                 path.with_name("x~").rename(path)
         return swap(path, fresh, topic=topic, expected=expected)
 
-    monkeypatch.setattr(documents_of_memory, "swap", at_the_worst_moment)
+    monkeypatch.setattr(document_writer, "swap", at_the_worst_moment)
     memory.observe("Anna sings.")
     memory.consolidate()
     assert done
@@ -283,7 +282,7 @@ def test_an_editor_that_writes_through_an_open_file_is_heard(memory: Memory, mon
             os.pwrite(held, edited, 0)
         return aside
 
-    monkeypatch.setattr(documents_of_memory, "swap", and_then_save)
+    monkeypatch.setattr(document_writer, "swap", and_then_save)
     memory.observe("Anna sings.")
     memory.consolidate()
     os.close(held)
@@ -334,8 +333,9 @@ def test_a_stale_save_onto_a_merged_topic_reaches_the_one_that_it_is_in_now(memo
     old = path_of(memory, "Bob")
     text = old.read_text()
     with memory._ledger.change() as db:
+        from perdure.memory.carry_out import carry_out
         from perdure.memory.plan import Merge, Plan
-        from perdure.memory.topic_store import Journal, add_change, carry_out
+        from perdure.memory.steps import Journal, add_change
 
         number = add_change(db, kind="consolidate", by="rules", outcome="ok", at_s=0.0)
         carry_out(db, Plan((Merge(1, (2,)),)), keys={}, change=number, journal=Journal())

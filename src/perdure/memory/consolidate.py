@@ -15,50 +15,36 @@ the same machine, where a file lock shows that its holder is gone); documents ar
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import sqlite3
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from perdure.clock import Deadline
-from perdure.errors import Bug, CallError, DeadlineExceeded, PerdureError, Superseded
+from perdure.errors import Bug, CallError, DeadlineExceeded, Superseded
+from perdure.memory.carry_out import carry_out
 from perdure.memory.documents import Documents
+from perdure.memory.lease import LEASE_S, leased, renew, still_held
 from perdure.memory.ledger import Ledger
 from perdure.memory.model_planner import MAX_FACTS, MAX_TOPICS, Shown, advise, model_name
 from perdure.memory.plan import Alias, Assign, Merge, Op, Plan, Retitle, Split, Summarise, folded
 from perdure.memory.powers import ChatModel
 from perdure.memory.records import Change, Fact, Topic
 from perdure.memory.rule_planner import SMALL_BYTES, SMALL_TOPICS, Sorting, sort, sort_plainly
+from perdure.memory.steps import Journal, add_change
 from perdure.memory.subjects import subjects
 from perdure.memory.tidying import cut, join
-from perdure.memory.topic_store import (
-    Journal,
-    add_change,
-    before_of,
-    carry_out,
-    facts_of,
-    known_for,
-    routes,
-    staged,
-    topics_of,
-)
+from perdure.memory.topic_store import before_of, facts_of, known_for, routes, staged, topics_of
 from perdure.memory.undo import change_of, keep_journal
 from perdure.memory.verifying import Known, verify
-from perdure.process.lock import FileLock
 
 __all__ = ["Consolidator", "Due", "When"]
 
 _BATCH: Final = 2000
-_LEASE_S: Final = 60.0
 _ROUNDS: Final = 20
 _STALE: Final = 3
-_LEASE: Final = "consolidate"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +124,7 @@ class Consolidator:
         `DeadlineExceeded` where another worker is at it for longer than ``wait_s``.
         """
         deadline = Deadline.after(wait_s, "the worker that consolidates this space")
-        with self._leased(deadline) as holder:
+        with leased(self.ledger, self._lock, deadline=deadline) as holder:
             run = _Run(deadline, holder, model, time.monotonic() + model_s)
             self.documents.catch_up()
             if self._settle is not None:
@@ -190,10 +176,10 @@ class Consolidator:
             beside = [fact for topic in topics[:8] for fact in facts_of(db, topic.id, newest=8)]
             known = known_for(db, [*batch, *beside], [topic.id for topic in topics])
             seen = {topic.id: topic.revision for topic in topics}
-            self._renew(run, run.model_s - time.monotonic() + _LEASE_S)
+            renew(self.ledger, run.holder, run.model_s - time.monotonic() + LEASE_S)
             left = max(0.1, run.model_s - time.monotonic())
             advice = advise(run.model, Shown(batch, topics, beside), known, deadline_s=left)
-            self._renew(run, _LEASE_S)
+            renew(self.ledger, run.holder, LEASE_S)
             if advice.plan is not None:
                 run.failures = 0
                 keys = _keys_of(advice.plan, batch, before)
@@ -221,9 +207,7 @@ class Consolidator:
     ) -> int:
         """Carry a plan out in one transaction; raise `Superseded`, with nothing done, where it no longer fits."""
         with self.ledger.change() as db:
-            row = db.execute("SELECT holder FROM lease WHERE name = ?", (_LEASE,)).fetchone()
-            if row is None or row[0] != run.holder:
-                raise DeadlineExceeded("another worker has taken this one's place", missing=["lease"])
+            still_held(db, run.holder)
             if self._stopped():
                 raise CallError(
                     "the memory was closed while it was being consolidated; what was told is kept, unsorted"
@@ -301,7 +285,7 @@ class Consolidator:
             self._apply(run, sorting, known, seen, kind="consolidate", by="rules", outcome="ok", note=note)
         except Superseded:
             return  # a topic has changed meanwhile: it is looked at again when it is touched again
-        self._renew(run, _LEASE_S)
+        renew(self.ledger, run.holder, LEASE_S)
 
     def _small(self, db: sqlite3.Connection) -> int:
         found = db.execute(
@@ -318,42 +302,6 @@ class Consolidator:
         ids = list(dict.fromkeys((*sorted(named), *latest)))[:MAX_TOPICS]
         by_id = {topic.id: topic for topic in topics_of(db, ids)}
         return [by_id[each] for each in ids if each in by_id]
-
-    @contextmanager
-    def _leased(self, deadline: Deadline) -> Iterator[str]:
-        """Hold the lease, waiting for it no longer than ``deadline``."""
-        host = socket.gethostname()
-        holder = f"{host}/{os.getpid()}/{secrets.token_hex(8)}"
-        with FileLock.acquire(self._lock, deadline=deadline):
-            while not self._take(holder, host):
-                if deadline.passed():
-                    raise DeadlineExceeded(
-                        f"gave up waiting for {deadline.what}, on another machine", missing=["lease"]
-                    )
-                deadline.clock.sleep(min(0.2, max(0.01, deadline.left())))
-            try:
-                yield holder
-            finally:
-                with suppress(PerdureError, sqlite3.Error):  # it runs out by itself, and the first error counts
-                    with self.ledger.change() as db:
-                        db.execute("DELETE FROM lease WHERE name = ? AND holder = ?", (_LEASE, holder))
-
-    def _take(self, holder: str, host: str) -> bool:
-        now = self.ledger.wall()
-        with self.ledger.change() as db:
-            row = db.execute("SELECT holder, until_s FROM lease WHERE name = ?", (_LEASE,)).fetchone()
-            # Whoever holds the file lock knows that no one on this machine works; elsewhere, only time tells.
-            if row is not None and row[1] > now and not row[0].startswith(f"{host}/"):
-                return False
-            db.execute("INSERT OR REPLACE INTO lease VALUES (?, ?, ?)", (_LEASE, holder, now + _LEASE_S))
-        return True
-
-    def _renew(self, run: _Run, seconds: float) -> None:
-        with self.ledger.change() as db:
-            db.execute(
-                "UPDATE lease SET until_s = ? WHERE name = ? AND holder = ?",
-                (self.ledger.wall() + seconds, _LEASE, run.holder),
-            )
 
 
 def _revisions(db: sqlite3.Connection, topics: Iterable[int]) -> dict[int, int]:

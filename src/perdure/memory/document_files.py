@@ -24,6 +24,7 @@ __all__ = [
     "aside_of",
     "asides",
     "digest_of",
+    "drop",
     "flush",
     "keep_copy",
     "look_of",
@@ -147,6 +148,15 @@ def aside_of(path: Path, *, topic: int, expected: str) -> Path | None:
     except FileNotFoundError:
         return None
     return aside
+
+
+def drop(folder: Path, topic: int, file: str, digest: str, new: str) -> None:
+    """Take away the file that a topic had under another name; it is looked at once more from aside."""
+    path = folder / file
+    if file and file != new and look_of(path) is not None:
+        aside_of(path, topic=topic, expected=digest)
+        os.unlink(path)
+        sync(path.parent)
 
 
 def asides(folder: Path) -> list[tuple[Path, int, str]]:

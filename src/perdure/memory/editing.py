@@ -15,19 +15,8 @@ from perdure.memory.ledger import Ledger
 from perdure.memory.moments import moment_of
 from perdure.memory.plan import folded, sane_title, sane_words
 from perdure.memory.records import Fact, Role, State
-from perdure.memory.topic_store import (
-    Journal,
-    add_change,
-    derive,
-    facts_of,
-    link,
-    live,
-    move,
-    note,
-    remember_routes,
-    rename,
-    weigh,
-)
+from perdure.memory.steps import Journal, add_change, derive, link, move, note, rename
+from perdure.memory.topic_store import facts_of, live, remember_routes, weigh
 from perdure.memory.undo import keep_journal
 
 __all__ = ["carry_in"]

@@ -14,7 +14,8 @@ import msgspec
 
 from perdure.errors import CallError
 from perdure.memory.records import Change, State
-from perdure.memory.topic_store import Journal, add_change, derive, live, move, names_of, rename, weigh
+from perdure.memory.steps import Journal, add_change, derive, move, names_of, rename
+from perdure.memory.topic_store import live, weigh
 
 __all__ = ["change_of", "changes", "forgotten", "journal_of", "keep_journal", "undo"]
 
