@@ -163,16 +163,20 @@ def test_killed_at_any_time_nothing_is_lost(template: Path, tmp_path: Path) -> N
         " print(told.evidence, flush=True)\n memory.consolidate() if n % 3 == 2 else None\n n += 1\n"
     )
     acknowledged: set[int] = set()
-    for run in range(12):
-        child = subprocess.Popen(
-            [sys.executable, "-c", code, str(folder), str(run)], stdout=subprocess.PIPE, text=True, cwd=tmp_path
-        )
-        assert child.stdout is not None
-        first = child.stdout.readline()
-        time.sleep(chance.random() * 0.5)
-        child.kill()
-        acknowledged |= {int(each) for each in (first + child.stdout.read()).split("\n")[:-1] if each}
-        child.wait(10)
+    for run in range(6):
+        children = [
+            subprocess.Popen(
+                [sys.executable, "-c", code, str(folder), f"{run}-{n}"], stdout=subprocess.PIPE, text=True, cwd=tmp_path
+            )
+            for n in range(3)
+        ]
+        first = [child.stdout.readline() for child in children if child.stdout is not None]
+        for child, told in zip(children, first, strict=True):
+            time.sleep(chance.random() * 0.3)
+            child.kill()
+            assert child.stdout is not None
+            acknowledged |= {int(each) for each in (told + child.stdout.read()).split("\n")[:-1] if each}
+            child.wait(10)
         check(folder, told=423 + len(acknowledged))
     with Memory(folder) as memory:
         assert all(memory.evidence(each).text for each in acknowledged)

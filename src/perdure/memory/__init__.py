@@ -28,6 +28,7 @@ from perdure.memory.records import (
     State,
     Topic,
 )
+from perdure.memory.tools import Result, Tools
 
 __all__ = [
     "Answer",
@@ -43,8 +44,10 @@ __all__ = [
     "Memory",
     "Observed",
     "Reranker",
+    "Result",
     "Role",
     "State",
+    "Tools",
     "Topic",
     "When",
 ]

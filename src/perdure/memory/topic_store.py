@@ -35,8 +35,9 @@ __all__ = [
 
 def fill_in(db: sqlite3.Connection) -> None:
     """Make the rows that topics need which came from elsewhere, as by an import."""
-    bare = [row[0] for row in db.execute("SELECT id FROM topic WHERE id NOT IN (SELECT topic FROM document)")]
-    db.executemany("INSERT INTO document(topic) VALUES (?)", [(each,) for each in bare])
+    rows = db.execute("SELECT id FROM topic WHERE id NOT IN (SELECT topic FROM document WHERE bytes >= 0)")
+    bare = [row[0] for row in rows.fetchall()]
+    db.executemany("INSERT OR IGNORE INTO document(topic) VALUES (?)", [(each,) for each in bare])
     weigh(db, bare)
     names = {
         folded(name): topic.id
