@@ -388,3 +388,19 @@ def test_after_a_purge_no_copy_and_no_document_holds_the_words(memory: Memory) -
     memory.topics()
     assert "cat" not in "".join(row[0] or "" for row in memory._ledger.connection().execute("SELECT text FROM fact"))
     assert "Anna lives in Faro." in current(memory)
+
+
+@pytest.mark.parametrize(
+    "name", ["../../victim.md", "topics/../../../victim.md", "/etc/victim.md", "topics/a\0.md", "x"]
+)
+def test_no_file_name_in_a_ledger_leads_out_of_its_folder(memory: Memory, tmp_path: Path, name: str) -> None:
+    victim = tmp_path / "victim.md"
+    victim.write_text("- not ours\n")
+    with memory._ledger.change() as db:
+        db.execute("UPDATE topic SET file = ?, title = '../../x', written = -1 WHERE id = 1", (name,))
+        intent = '{"file": "' + name.replace("\0", "") + '", "digest": "", "shown": {}}'
+        db.execute("UPDATE document SET intent = ? WHERE topic = 2", (intent,))
+    memory.topics()
+    assert victim.read_text() == "- not ours\n"
+    assert memory.topic("t1").file == "topics/x--t1.md"
+    assert memory.search("not ours") == []

@@ -52,6 +52,22 @@ class Writer:
         self.ledger = ledger
         self.folder = folder
 
+    def distrust(self) -> None:
+        """Forget file names that are none of ours, as a ledger from elsewhere may hold: none leads out of here."""
+        db = self.ledger.connection()
+        odd = [
+            (number,) for number, file in db.execute("SELECT id, file FROM topic WHERE file <> ''") if not _ours(file)
+        ]
+        odd_intents = [
+            (number,)
+            for number, intent in db.execute("SELECT topic, intent FROM document WHERE intent IS NOT NULL")
+            if not _ours(msgspec.json.decode(intent, type=_Intent).file)
+        ]
+        if odd or odd_intents:
+            with self.ledger.change() as change:
+                change.executemany("UPDATE topic SET file = '', digest = '', written = -1 WHERE id = ?", odd)
+                change.executemany("UPDATE document SET intent = NULL WHERE topic = ?", odd_intents)
+
     def recover(self) -> None:
         """Make good what a killed writer had begun."""
         db = self.ledger.connection()
@@ -165,6 +181,11 @@ class Writer:
             notes=row[0],
         )
         return text, shown, archived
+
+
+def _ours(file: str) -> bool:
+    part, _, name = file.partition("/")
+    return part in (_TOPICS, _ARCHIVE) and "/" not in name and "\0" not in name and name.endswith(".md")
 
 
 def _file(topic: Topic, archived: bool) -> str:

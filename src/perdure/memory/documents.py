@@ -55,6 +55,7 @@ class Documents:
         ):
             with self.ledger.change() as db:
                 fill_in(db)
+            self._writer.distrust()
             self._writer.recover()
             for _ in range(_ROUNDS):
                 self._intake.left_alone = {}

@@ -2,7 +2,8 @@
 
 The subject is whom the first name in the statement names; who speaks, where it says *I* or *my*; what the statement
 before it was about, where it begins with a pronoun. A capital makes a name unless the same word is also met without
-one. Nothing here decides what is true: a bad guess costs a person a look into another document.
+one; at the head of a sentence it takes more: a verb after it, another name, or the same word within a sentence.
+Nothing here decides what is true: a bad guess costs a person a look into another document.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ hi hello hey thanks thank please well oh wow maybe sure got get went go going sa
 two time day week month year last next new good great lot think know want need make made user
 assistant"""
 _COMMON: Final = frozenset(_OFTEN.split())
+_BARE: Final = re.compile(r"['\u2019](?:s|ve|re|ll|d|m|t)$")
+_VERB: Final = re.compile(r"is|was|are|were|will|can|[a-z]{2,}(?:s|ed)|went|has|had|did|got|said|made|took|came|told")
 _LONGEST_TERM: Final = 40
 _MANY: Final = 24
 
@@ -61,16 +64,22 @@ def subjects(facts: Sequence[Fact], before: Iterable[Fact] = ()) -> dict[int, st
     ``before`` are the facts that stand just before them, of the same evidence.
     """
     lower = {each for fact in facts for each in _WORD.findall(fact.text[:2000]) if each[:1].islower()}
+    named = {
+        each
+        for fact in facts
+        for each in (*_WORD.findall(fact.text[:2000])[1:], sane_title(fact.speaker))
+        if each[:1].isupper() and each.casefold() not in _COMMON
+    }
     last: tuple[int, int, str] = (0, 0, "")
     found: dict[int, str] = {}
     for fact in (*before, *facts):
         told = last[2] if last[0] == fact.evidence else ""
-        found[fact.id] = _subject(fact, lower, told, told if last[1] == fact.passage else "")
+        found[fact.id] = _subject(fact, lower, named, told, told if last[1] == fact.passage else "")
         last = (fact.evidence, fact.passage, found[fact.id] or told)
     return found
 
 
-def _subject(fact: Fact, lower: set[str], told: str, before: str) -> str:
+def _subject(fact: Fact, lower: set[str], named: set[str], told: str, before: str) -> str:
     """``told`` is what the evidence spoke of before, ``before`` what the same paragraph did."""
     words = _WORD.findall(fact.text[:400])
     speaker = sane_title(fact.speaker)
@@ -79,21 +88,25 @@ def _subject(fact: Fact, lower: set[str], told: str, before: str) -> str:
         return speaker or before
     if head and head[0] in _PRONOUN and told:
         return told
-    return _name(words, fact.text, lower) or before or speaker
+    return _name(words, fact.text, lower, named) or before or speaker
 
 
-def _name(words: list[str], text: str, lower: set[str]) -> str:
+def _name(words: list[str], text: str, lower: set[str], named: set[str]) -> str:
     run: list[str] = []
     at = 0
-    for word in words:
+    for number, word in enumerate(words):
         place = text.find(word, at)
         joined = bool(run) and text[at:place] in (" ", ". ") and (text[at:place] == " " or len(run[-1]) == 1)
         at = place + len(word)
-        bare = re.sub(r"['\u2019]s$", "", word)
-        named = bare[:1].isupper() and bare.casefold() not in _COMMON and bare.lower() not in lower
-        if run and not (named and joined):
+        bare = _BARE.sub("", word)
+        is_name = bare[:1].isupper() and bare.casefold() not in _COMMON and bare.lower() not in lower
+        if is_name and number == 0 and bare not in named:  # every sentence begins with a capital
+            after = words[1] if len(words) > 1 else ""
+            close = text[at : at + 1] == " " or bare != word
+            is_name = close and (bare != word or after[:1].isupper() or bool(_VERB.fullmatch(after)))
+        if run and not (is_name and joined):
             break
-        if named:
+        if is_name:
             run.append(bare)
             if bare != word:
                 break
