@@ -252,10 +252,10 @@ def test_every_piece_of_twelve_bytes_is_found_wherever_it_lies(
     cut = data.draw(st.integers(0, len(hay) // 4)) * 4
     found = list(find([hay[:cut], hay[cut:]], Needles([needle])))
     assert found
-    assert all(hay[at : at + len(each)] == each for at, each in found)
-    assert all(each in needle for _, each in found)
+    assert all(hay[at : at + len(each)] == each for at, each, _ in found)
+    assert all(each in needle for _, each, _ in found)
 
 
 def test_short_texts_are_looked_for_whole() -> None:
     needles = Needles([b"4711", b"ab", b"aaaaaaaaaaaaaaaa"])
-    assert list(find([b"my pin is 4711 ab aaaaaaaaaaaaaaaaaaaa"], needles)) == [(10, b"4711")]
+    assert list(find([b"my pin is 4711 ab aaaaaaaaaaaaaaaaaaaa"], needles)) == [(10, b"4711", 1)]
