@@ -78,7 +78,8 @@ class Needles:
 
     def _has(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
         at = np.searchsorted(self._words, words)
-        return self._words[np.minimum(at, len(self._words) - 1)] == words
+        same: NDArray[np.bool_] = self._words[np.minimum(at, len(self._words) - 1)] == words
+        return same
 
 
 def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes, int]]:
