@@ -123,7 +123,6 @@ def test_a_rank_that_is_frozen_on_one_of_two_nodes_is_named_and_the_job_starts_a
     job = start(runs, tmp_path, "--nodes", "2", "--nproc", "1", "--checks", "none", "--phase-deadline", "step=4")
     pid = int(job.said("pid-0-1"))
     job.said("pid-0-0")
-    time.sleep(3.0)  # it has been looked at before
     os.kill(pid, signal.SIGSTOP)
     job.said("pid-1-0")
     first, second = Path(job.said("told-0-1")), Path(job.said("told-0-0"))
@@ -184,6 +183,7 @@ def test_nothing_is_said_of_a_job_that_is_well_and_its_records_are_gone_in_the_e
     assert [fact.text for fact in job.facts(Notice)] == []
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_a_controller_that_is_killed_is_followed_by_one_that_watches(tmp_path: Path, runs: list[Run]) -> None:
     job = start(runs, tmp_path, "--nproc", "2", "--phase-deadline", "step=3")

@@ -24,6 +24,8 @@ for step in range(100_000):
         break
     x(torch.ones(1, 4)).sum().backward()
     optimizer.step()
+    while step == 3 and rank == 1 and (here / "hang").exists():
+        time.sleep(0.05)
     time.sleep(0.01)
     if step == 50:
         (here / f"new-{rank}").write_text(str(os.getpid()))
@@ -76,6 +78,24 @@ def test_a_stopped_rank_is_named_and_cleared_when_it_goes_on(tmp_path: Path) -> 
     assert (wrong.returncode, f"it has {told[0]['incident']}" in wrong.stderr) == (64, True)
     assert "rank 1" in said
     assert "state T" in said
+
+
+@pytest.mark.timeout(150)
+def test_a_hang_in_the_second_after_the_first_step_is_not_taken_for_the_first_step(tmp_path: Path) -> None:
+    (tmp_path / "hang").touch()
+    told: list[dict[str, object]] = []
+    with start(tmp_path, "run", "--phase-deadline", "step=8", "--json", str(tmp_path / "verdicts")) as process:
+        give_up = time.monotonic() + 90
+        while not any(each["stage"] == "verdict" for each in told) and time.monotonic() < give_up:
+            time.sleep(0.2)
+            lines = (tmp_path / "verdicts").read_text().splitlines() if (tmp_path / "verdicts").exists() else []
+            told = [json.loads(line) for line in lines]
+        (tmp_path / "hang").unlink()
+        (tmp_path / "finish").touch()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    sure = [(each["ranks"], each["action"]) for each in told if each["stage"] == "verdict"]
+    assert sure == [([1], "restart")], said
 
 
 @pytest.mark.timeout(150)

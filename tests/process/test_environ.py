@@ -105,6 +105,8 @@ def test_ranks_inherit_what_holds_for_every_attempt_and_not_a_roll_back() -> Non
     assert (told.resume_must, told.skip, told.restore_before) == (True, ((3, 4), (9, 9)), None)
     told = Placement.read(child_env(Placement(skip=((5, 6),), restore_before=4), base=base))
     assert (told.skip, told.restore_before) == (((5, 6),), 4)
+    assert Placement.read(child_env(Placement(), base=child_env(Placement(may_skip=True), base={}))).may_skip
+    assert not told.may_skip
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ class Watched(Cluster):
 
     def __init__(self, n: int = 2, **fields: Any) -> None:
         self.facts: list[Any] = []
+        self.ordered: list[v.Start] = []
         fields = {"min_nodes": 2, "max_nodes": 2, "watch": True} | fields
         super().__init__(Spec(name="job", command=("x",), **fields), n)
         self.pass_time(5.0)
@@ -32,6 +33,7 @@ class Watched(Cluster):
 
             def keeping(event: v.Event, now: float, *, wall: float = 0.0) -> list[v.Action]:
                 actions = real(event, now, wall=wall)
+                self.ordered += [action for action in actions if isinstance(action, v.Start)]
                 self.facts += [action.fact for action in actions if isinstance(action, v.Say)]
                 return actions
 
@@ -207,6 +209,27 @@ def test_a_roll_back_leaves_out_the_batch_where_that_is_allowed_and_helps_twice_
     job.pass_time(5.0)
     assert job.journal.state is State.FAILED
     assert "2 roll-backs did not help" in job.journal.reason
+
+
+@pytest.mark.parametrize("attached", [True, False])
+def test_a_roll_back_of_a_script_without_checkpoints_of_ours_says_that_it_begins_anew(attached: bool) -> None:
+    job = Watched()
+    if attached:
+        job.step = 20
+        job.progress()
+        job.pass_time(1.0)
+    job.says("rollback", label="train.nan", step=17)
+    job.pass_time(5.0)
+    assert (job.journal.state, job.journal.attempt) == (State.EXECUTE, 1)
+    assert ("no checkpoint of perdure is known" in job.notices()) is not attached
+    assert ("the job begins anew" in job.journal.reason) is not attached
+    assert "roll back to before step 17" in job.notices()
+
+
+def test_ranks_are_told_that_batches_may_come_to_be_left_out() -> None:
+    for allowed in (True, False):
+        job = Watched(skip_bad_batch=allowed)
+        assert {start.may_skip for start in job.ordered} == {allowed}
 
 
 def test_a_hang_named_twice_on_a_node_replaces_it_and_a_program_that_is_wrong_stands_above_it() -> None:

@@ -191,6 +191,43 @@ def test_the_command_says_that_nothing_failed(tmp_path: Path, capsys: pytest.Cap
     assert (said["label"], said["action"], said["evidence"]) == (None, None, [])
 
 
+@pytest.mark.parametrize("what", ["empty folder", "empty files", "blank lines"])
+def test_nothing_to_read_is_not_called_healthy(tmp_path: Path, capsys: pytest.CaptureFixture[str], what: str) -> None:
+    for name in ("a.log", "b.log") if what != "empty folder" else ():
+        (tmp_path / name).write_text("\n  \n" if what == "blank lines" else "")
+    assert main(["watch", "diagnose", str(tmp_path)]) == 64
+    told = capsys.readouterr()
+    assert (told.out, f"nothing to read in {tmp_path}: " in told.err) == ("", True)
+    assert main(["watch", "diagnose", str(tmp_path), "--json"]) == 64
+    said = json.loads(capsys.readouterr().out)
+    assert (said["label"], said["action"], said["at_fault"]) == ("nothing_to_read", None, "nobody")
+
+
+@pytest.mark.parametrize(
+    ("names", "ranks"),
+    [
+        (("rank_3.log", "rank_0.log"), [3]),
+        (("attempt_0/3/stderr.log", "attempt_0/0/stderr.log"), [3]),
+        (("3/stderr.log", "0/stderr.log"), [3]),
+        (("node2-rank5.err", "node1-rank0.err"), [5]),
+        (("3.log", "0.log"), [3]),
+        (("20311.log", "train.log"), []),
+        (("node1/rank_3.log", "node2/rank_3.log"), []),
+        (("node1-rank3.err", "node2-rank3.err"), []),
+    ],
+)
+def test_lines_without_a_rank_have_that_of_their_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], names: tuple[str, ...], ranks: list[int]
+) -> None:
+    bad = "RuntimeError: CUDA error: uncorrectable ECC error encountered"
+    for name, text in zip(names, (bad, "step 1 loss: 2.0"), strict=True):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f"{text}\n")
+    assert main(["watch", "diagnose", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert (said["label"], said["ranks"]) == ("hw.gpu_ecc", ranks)
+
+
 def test_the_command_judges_stacks_of_ranks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     reduce = ["all_reduce (torch/distributed/distributed_c10d.py:9)", "step (train.py:3)"]
     load = ["wait (threading.py:3)", "_try_get_data (torch/utils/data/dataloader.py:9)", "step (train.py:2)"]

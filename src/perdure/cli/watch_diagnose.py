@@ -7,7 +7,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
+
+from perdure.errors import CallError
 
 if TYPE_CHECKING:
     from perdure.watcher.logs.diagnose import Diagnosis
@@ -30,6 +32,15 @@ _WHO = {
     "nobody": "nobody",
 }
 _SHOWN = 160
+_NOTHING: Final[dict[str, Any]] = {
+    "label": "nothing_to_read",
+    "at_fault": "nobody",
+    "action": None,
+    "confidence": 0.0,
+    "evidence": [],
+    "nodes": [],
+    "ranks": [],
+}
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,6 +64,12 @@ def main(args: argparse.Namespace) -> int:
 
     files = log_files(each for each in args.logs if each != "-")
     said = diagnosis([*([None] if "-" in args.logs else []), *files])
+    if said is None:
+        what = ", ".join("what comes in" if each == "-" else each for each in args.logs)
+        why = f"nothing to read in {what}: {_count(files)}; name the files or folders that the job has logged into"
+        if args.json:
+            print(json.dumps(_NOTHING | {"why": why}), flush=True)
+        raise CallError(why)
     if args.json:
         print(json.dumps(_plain(said)))
     else:
@@ -60,11 +77,14 @@ def main(args: argparse.Namespace) -> int:
     return 0
 
 
-def diagnosis(sources: Sequence[Path | None], *, most_bytes: int | None = None) -> Diagnosis:
-    """What the logs say; None is what comes in. ``most_bytes``: of all together no more than about that is read, of
-    each its beginning and, four times as much, its end.
+def diagnosis(sources: Sequence[Path | None], *, most_bytes: int | None = None) -> Diagnosis | None:
+    """What the logs say; None if there is not one line in them. A source that is None is what comes in.
+
+    ``most_bytes``: of all together no more than about that is read, of each its beginning and, four times as much, its
+    end.
     """
     from perdure.watcher.logs.diagnose import diagnose, hits_of_stacks
+    from perdure.watcher.logs.files import ranks_named
     from perdure.watcher.logs.reading import HEAD_BYTES, TAIL_BYTES, Line, read_log, read_stream
     from perdure.watcher.stacks import read_stacks
 
@@ -73,11 +93,14 @@ def diagnosis(sources: Sequence[Path | None], *, most_bytes: int | None = None) 
     lines: list[Line] = []
     hits = []
     problems: list[str] = []
+    rank_of = ranks_named(path for path in sources if path is not None)
     for path in sources:
         if path is None:
             read = read_stream(sys.stdin.buffer, file="-", order=len(lines))
         else:
-            read = read_log(path, order=len(lines), head_bytes=head, tail_bytes=tail, problems=problems)
+            read = read_log(
+                path, order=len(lines), rank=rank_of.get(path), head_bytes=head, tail_bytes=tail, problems=problems
+            )
         text = "\n".join(line.raw for line in read) if read and read[0].raw.startswith("{") else ""
         if '"ranks"' in text and '"frames"' in text:
             hits += hits_of_stacks(read_stacks(text), read[0])
@@ -85,7 +108,15 @@ def diagnosis(sources: Sequence[Path | None], *, most_bytes: int | None = None) 
             lines += read
     for problem in problems:
         print(f"perdure watch: {problem}", file=sys.stderr)
+    if not hits and not any(line.raw.strip() for line in lines):
+        return None
     return diagnose(lines, more=hits)
+
+
+def _count(files: Sequence[Path]) -> str:
+    if not files:
+        return "there is no file"
+    return "the file has no line" if len(files) == 1 else f"none of {len(files)} files has a line"
 
 
 def _plain(said: Diagnosis) -> dict[str, Any]:

@@ -227,7 +227,11 @@ def _diagnose(follow: LogFollow) -> None:
     files: list[Path | None] = [path for path in follow.files if path.exists()]
     if not files:
         raise CallError("there is no log any more to tell what has failed")
-    tell(diagnosis(files, most_bytes=_READ_AGAIN_BYTES))
+    said = diagnosis(files, most_bytes=_READ_AGAIN_BYTES)
+    if said is None:
+        print("there was nothing to read in the logs")
+    else:
+        tell(said)
 
 
 def _many_files() -> None:

@@ -6,17 +6,16 @@ import argparse
 import math
 import os
 import shutil
-import signal
 import socket
 import subprocess
 import sys
 import time
 from contextlib import ExitStack
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING
 
 from perdure.cli.watch_outlets import SECRETS, Outlets, add_outlet_flags
+from perdure.cli.watch_signals import block_interrupts, pass_signals_on
 from perdure.errors import CallError
 
 if TYPE_CHECKING:
@@ -47,6 +46,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 
 def main(args: argparse.Namespace) -> int:
     """Run, watch, and pass the exit code on."""
+    block_interrupts()  # before anything is imported that starts threads
     from perdure.progress import phase_deadlines
     from perdure.progress.probing import probe_env, records_folder
     from perdure.watcher.analyser import Settings
@@ -69,7 +69,7 @@ def main(args: argparse.Namespace) -> int:
         outlets = stack.enter_context(Outlets.of(args, job=_name_of(command)))
         theirs = {key: value for key, value in os.environ.items() if key not in SECRETS}
         process, tee = _start(command, {**theirs, **added}, outlets)
-        _pass_on(process)
+        pass_signals_on(process)
         node = NodeWatch(folder, node=socket.gethostname(), disks=[Path.cwd()])
         stack.callback(node.close)
         job = JobWatch(settings)
@@ -122,15 +122,3 @@ def _name_of(command: list[str]) -> str:
     """What a job is called that was given no name: its script, else its program."""
     script = next((word for word in command if word.endswith(".py")), command[0])
     return Path(script).stem or command[0]
-
-
-def _pass_on(process: subprocess.Popen[bytes]) -> None:
-    """A terminal's Ctrl-C reaches the command by itself, so SIGINT is not passed on; what else ends a job is."""
-
-    def send(number: int, _: FrameType | None) -> None:
-        if process.poll() is None:
-            process.send_signal(number)
-
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
-        signal.signal(number, send)

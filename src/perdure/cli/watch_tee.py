@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Final
 
+from perdure.cli.watch_signals import interrupts_let_through
 from perdure.watcher.samples import LogLine
 from perdure.watcher.tailing import plain
 
@@ -96,11 +97,13 @@ def start(
     """
     sink = instead.get(2, 2)
     if os.isatty(sink):
-        process, tee = subprocess.Popen(command, env=env, stdout=instead.get(1)), None
+        with interrupts_let_through():
+            process, tee = subprocess.Popen(command, env=env, stdout=instead.get(1)), None
     else:
         source, theirs = os.pipe()
         try:
-            process = subprocess.Popen(command, env=env, stdout=instead.get(1), stderr=theirs)
+            with interrupts_let_through():
+                process = subprocess.Popen(command, env=env, stdout=instead.get(1), stderr=theirs)
         except OSError:
             os.close(source)
             raise

@@ -15,6 +15,7 @@
 | PERDURE_RESUME | ``must``: to find nothing to restore is fatal, and training never begins from scratch | |
 | PERDURE_RESTORE_BEFORE | restore the newest step below this one: a roll-back, of this attempt alone | |
 | PERDURE_SKIP | steps whose batches are left out, as ``first:last`` or several with commas between | |
+| PERDURE_MAY_SKIP | ``1``: batches may come to be left out, so ranks say at their start if they could not do it | |
 | PERDURE_EVENTS | file that events are appended to | |
 | PERDURE_PROBE | folder (mode 0700) for the records of watched ranks; ``off``: this process is not to be watched | |
 | PERDURE_PROBE_SIGNAL | number of the signal that asks a watched rank for its stacks | |
@@ -23,8 +24,8 @@
 | PERDURE_IO | how large blobs are written: ``engine:direct or buffered:block:depth`` | |
 
 torchrun's names are accepted as they are, and `child_env` sets them, so that a script runs under either launcher.
-Of what the launcher itself was given, ranks inherit PERDURE_RESUME and PERDURE_SKIP; a roll-back is for one attempt, so
-PERDURE_RESTORE_BEFORE is not passed on to all of them.
+Of what the launcher itself was given, ranks inherit PERDURE_RESUME, PERDURE_SKIP and PERDURE_MAY_SKIP; a roll-back is
+for one attempt, so PERDURE_RESTORE_BEFORE is not passed on to all of them.
 """
 
 from __future__ import annotations
@@ -55,6 +56,7 @@ MARK = "PERDURE_MARK"
 PROBE = "PERDURE_PROBE"
 _PROBE_SIGNAL, _PROBE_OWNER, _PROBE_SUM = "PERDURE_PROBE_SIGNAL", "PERDURE_PROBE_OWNER", "PERDURE_PROBE_CHECKSUM"
 _RESUME, _BEFORE, _SKIP = "PERDURE_RESUME", "PERDURE_RESTORE_BEFORE", "PERDURE_SKIP"
+_MAY_SKIP = "PERDURE_MAY_SKIP"
 _DEFAULT_JOB = "default"
 _NEEDS_ALL = ("RANK", "WORLD_SIZE")
 
@@ -83,6 +85,7 @@ class Placement:
     resume_must: bool = False
     restore_before: int | None = None
     skip: tuple[tuple[int, int], ...] = ()
+    may_skip: bool = False
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ) -> Placement:
@@ -114,6 +117,7 @@ class Placement:
             resume_must=_resume_must(env),
             restore_before=_number(env, _BEFORE, 0, low=1) if env.get(_BEFORE) else None,
             skip=_ranges(env),
+            may_skip=env.get(_MAY_SKIP) == "1",
         )
 
     @property
@@ -153,6 +157,8 @@ class ProbeTold:
     rank: int | None = None
     world: int | None = None
     "Where the launcher says both; the rest of a `Placement` need not be there."
+    may_skip: bool = False
+    events: str | None = None
 
     @classmethod
     def read(cls, env: Mapping[str, str] = os.environ) -> ProbeTold:
@@ -169,6 +175,8 @@ class ProbeTold:
             checksum_steps=int(every) if every.isdecimal() else None,
             rank=rank,
             world=world,
+            may_skip=env.get(_MAY_SKIP) == "1",
+            events=env.get("PERDURE_EVENTS") or None,
         )
 
     @property
@@ -240,6 +248,8 @@ def child_env(placement: Placement, *, base: Mapping[str, str], max_restarts: in
         env[_BEFORE] = str(placement.restore_before)
     if placement.skip:
         env[_SKIP] = ",".join(f"{first}:{last}" for first, last in placement.skip)
+    if placement.may_skip:
+        env[_MAY_SKIP] = "1"
     if placement.mark is not None:
         outer = base.get(MARK)
         env[MARK] = f"{outer}:{placement.mark}" if outer else placement.mark
@@ -279,7 +289,7 @@ def without_mark(base: Mapping[str, str] = os.environ) -> dict[str, str]:
     Places in PYTHONPATH become absolute: the process may run in another folder.
     """
     gone = {MARK, "RANK", "LOCAL_RANK", "ROLE_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "PERDURE_ATTEMPT", "MASTER_PORT"}
-    gone |= {_RESUME, _BEFORE, _SKIP}
+    gone |= {_RESUME, _BEFORE, _SKIP, _MAY_SKIP}
     env = {name: value for name, value in base.items() if name not in gone and not name.startswith("TORCHELASTIC_")}
     if "PYTHONPATH" in env:
         env["PYTHONPATH"] = os.pathsep.join(os.path.abspath(part) for part in env["PYTHONPATH"].split(os.pathsep))

@@ -129,6 +129,13 @@ class Vitals:
     replicas: str = ""
 
     @property
+    def own_steps(self) -> int | None:
+        """Steps that this process has done, whatever it has restored: its first is not timed. None if not counted."""
+        if self.step is not None:
+            return self.timed[0] + 1
+        return 0 if self.beat > 0 else None
+
+    @property
     def finished(self) -> bool:
         """Whether the rank has said that its work was done."""
         return self.phase == Phase.FINISHED.name.lower()

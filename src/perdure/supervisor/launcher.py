@@ -550,6 +550,7 @@ class Launcher:
             resume_must=order.resume_must,
             restore_before=order.restore_before,
             skip=order.skip,
+            may_skip=order.may_skip,
         )
         ranks = tuple(range(order.base, order.base + config.node.nproc))
         self._tell_eye(Began(attempt=order.attempt, ranks=ranks))

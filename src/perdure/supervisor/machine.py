@@ -599,6 +599,7 @@ class Machine:
                 resume_must=self.spec.resume,
                 restore_before=self.job.restore_before,
                 skip=self.job.skip,
+                may_skip=self.spec.skip_bad_batch,
             )
         )
 
@@ -664,10 +665,20 @@ class Machine:
             before = min(verdict.before, self._attempt.first_step or 1) if again else verdict.before
             skip = () if verdict.skip is None else (verdict.skip,)
             self._set(restore_before=max(1, before), skip=(*self.job.skip, *skip))
+            if self.job.best_step == 0:
+                self._set(reason=f"{verdict.sentence}; {self._begins_anew()}")
         when = "at once" if delay_s == 0 else f"in {delay_s:.1f} s"
         lines = last_words(self._attempt.deaths, name_nodes=self._several())
-        text = f"{verdict.sentence}{self._in_other_words()}; starting all ranks again {when}"
+        text = f"{self.job.reason}{self._in_other_words()}; starting all ranks again {when}"
         self._say(Notice(text=text), lines=lines)
+
+    def _begins_anew(self) -> str:
+        """What a roll-back comes to where no rank has ever told a step: only those with `attach` do."""
+        skips = "; no batch is left out" if self.spec.skip_bad_batch else ""
+        return (
+            "but no checkpoint of perdure is known, as no rank has told a step (perdure.attach does): the job begins "
+            f"anew, or where its script goes on by itself{skips}"
+        )
 
     def _recover_drained(self) -> None:
         self._stopped()

@@ -218,6 +218,7 @@ class Start(_Message, frozen=True, kw_only=True, tag="start"):
     resume_must: bool = False
     restore_before: int | None = None
     skip: tuple[tuple[int, int], ...] = ()
+    may_skip: bool = False
 
 
 class Terminate(_Message, frozen=True, tag="terminate"):

@@ -36,7 +36,9 @@ _FRESH_S = 3.5
 """A rank whose newest look is older than this is not known now."""
 _MOST_A_LOOK_S = 2.0
 _FIRST_STEPS = 2
-"""So many steps after a start are the first ones: they compile, connect and fill caches."""
+"""So many steps of a process are its first ones: they compile, connect and fill caches."""
+_LOOKS_AT_CALLS = 10
+"""A process that was seen to go on so often without a step has a loop whose steps nobody counts."""
 
 
 class Columns:
@@ -64,7 +66,13 @@ class Columns:
 
         self.at_s = floats(-np.inf)
         self.heard_s = floats(-np.inf)
-        self.pid, self.step, self.from_step, self.calls = ints(0), ints(_NONE), ints(_NONE), ints(0)
+        self.pid, self.step, self.calls = ints(0), ints(_NONE), ints(0)
+        self.own_steps = ints(_NONE)
+        "Steps that this process has done, by its own count; -1 if it tells none."
+        self.calls_looks = ints(0)
+        "In how many looks its calls had gone on, in steps of which it has done none."
+        self.from_step = ints(_NONE)
+        "The step at which it was first seen: what counts for a process that tells no ``own_steps``."
         self.phase, self.beat, self.state = ints(int(Phase.ABSENT)), ints(0), ints(0)
         self.phase_s, self.allowed_s, self.beat_age_s = floats(), floats(np.nan), floats(np.nan)
         self.waits = ints(_NONE)
@@ -153,7 +161,10 @@ class Columns:
             return np.array(values, np.int64)
 
         step = ints([_NONE if s.step is None else s.step for s in some])
+        own_steps = ints([_NONE if s.own_steps is None else s.own_steps for s in some])
         phase = ints([_PHASES.get(s.phase, 1) for s in some])
+        # Steps are told at once, a phase by the next beat, which never comes from who has been stopped.
+        phase = np.where((phase == Phase.STARTING) & (own_steps > 0), int(Phase.FORWARD), phase)
         calls = ints([sum([g.enqueued + g.completed for g in s.groups]) for s in some])
         told = np.array([bool(s.groups) for s in some], bool)
         beat = ints([s.beat for s in some])
@@ -193,6 +204,10 @@ class Columns:
         before = self.phase[rows]
         starts = anew | (before == Phase.STARTING) | (before == Phase.RESTORING) | (before == Phase.ABSENT)
         self.from_step[rows] = np.where(starts, step, self.from_step[rows])  # what is restored sets it
+        self.own_steps[rows] = own_steps
+        in_steps = (phase == Phase.FORWARD) | (phase == Phase.STEP)
+        goes_on = np.where(anew, 0, self.calls_looks[rows] + (called & in_steps & (own_steps == 0)))
+        self.calls_looks[rows] = goes_on
         self.pid[rows], self.step[rows], self.phase[rows], self.calls[rows] = pid, step, phase, calls
         self.beat[rows], self.state[rows], self.at_s[rows], self.heard_s[rows] = beat, state, at_s, now_s
         self.phase_known[rows] = [bool(s.phase) for s in some]
@@ -266,9 +281,16 @@ class Columns:
 
     @property
     def at_first(self) -> Mask:
-        """Ranks in the first of their steps, or in a phase for the first time."""
+        """Ranks in the first of their steps, or in a phase for the first time.
+
+        A process that counts its steps is believed, whoever looks and since when. Only of one that does not (a log, an
+        exporter) do the steps count that were seen.
+        """
+        counted = self.own_steps >= 0
+        own = (self.own_steps < _FIRST_STEPS) & (self.calls_looks < _LOOKS_AT_CALLS)
         few = (self.step >= 0) & (self.step < self.from_step + _FIRST_STEPS)
         unknown = (self.step < 0) & (self.calls == 0)
+        of_steps = np.where(counted, own, few | unknown)
         again = (self.done_phases >> np.clip(self.phase, 0, 60)) & 1
-        first: Mask = np.where(self.in_steps, few | unknown, again == 0)
+        first: Mask = np.where(self.in_steps, of_steps, again == 0)
         return first

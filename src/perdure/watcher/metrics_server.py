@@ -1,5 +1,8 @@
 """Answer ``GET /metrics`` beside a watcher: one page, few connections at a time, nothing else.
 
+A connection may be silent for a moment only, and if all places are taken, the oldest one that has asked for nothing
+makes room: whoever comes and asks at once is answered, whatever others hold open.
+
 The page has no secrets, but a loss is nobody else's business: on an address that other machines reach, a token is asked
 for (``Authorization: Bearer``); on this machine's own, names are refused by which a foreign web page could have led a
 browser here.
@@ -11,7 +14,9 @@ import hmac
 import ipaddress
 import socket
 import threading
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
@@ -21,8 +26,9 @@ from perdure.watcher.exposition import CONTENT_TYPE
 
 __all__ = ["MetricsServer", "is_own"]
 
-_MOST_AT_ONCE: Final = 8
-_SILENT_S: Final = 5.0
+_MOST_AT_ONCE: Final = 32
+_SILENT_S: Final = 2.0
+_ANSWER_S: Final = 10.0
 
 
 def is_own(host: str) -> bool:
@@ -68,39 +74,73 @@ class MetricsServer:
         self._thread.join(1.0)
 
 
-def _server(handler: type[BaseHTTPRequestHandler], of: socket.AddressFamily, address: Any) -> ThreadingHTTPServer:
-    class Server(ThreadingHTTPServer):
+def _server(handler: type[BaseHTTPRequestHandler], of: socket.AddressFamily, address: Any) -> _Server:
+    class Server(_Server):
         address_family = of
-        daemon_threads = True
-        block_on_close = False
-        _places = threading.BoundedSemaphore(_MOST_AT_ONCE)
-
-        def process_request(self, request: Any, client_address: Any) -> None:
-            if self._places.acquire(blocking=False):
-                super().process_request(request, client_address)
-            else:
-                self.shutdown_request(request)
-
-        def process_request_thread(self, request: Any, client_address: Any) -> None:
-            try:
-                super().process_request_thread(request, client_address)
-            finally:
-                self._places.release()
-
-        def handle_error(self, request: Any, client_address: Any) -> None:
-            """A client that goes away in the middle is no news."""
 
     return Server(address, handler)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
+
+    def __init__(self, address: Any, handler: type[BaseHTTPRequestHandler]) -> None:
+        self._lock = threading.Lock()
+        self._open: dict[socket.socket, float] = {}
+        "When each began, the oldest first."
+        self._asked: set[socket.socket] = set()
+        super().__init__(address, handler)
+
+    def asked(self, request: socket.socket) -> None:
+        """All of what it wants has been read."""
+        with self._lock:
+            self._asked.add(request)
+
+    def process_request(self, request: Any, client_address: Any) -> None:
+        with self._lock:
+            if len(self._open) >= _MOST_AT_ONCE:
+                self._end(next((each for each in self._open if each not in self._asked), next(iter(self._open))))
+            self._open[request] = time.monotonic()
+        super().process_request(request, client_address)
+
+    def process_request_thread(self, request: Any, client_address: Any) -> None:
+        try:
+            super().process_request_thread(request, client_address)
+        finally:
+            with self._lock:
+                self._open.pop(request, None)
+                self._asked.discard(request)
+
+    def service_actions(self) -> None:
+        """End what has lasted too long, also what says a letter now and then; called after each wait of the loop."""
+        now_s = time.monotonic()
+        with self._lock:
+            for request, began_s in list(self._open.items()):
+                if now_s - began_s >= (_ANSWER_S if request in self._asked else _SILENT_S):
+                    self._end(request)
+
+    def _end(self, request: socket.socket) -> None:
+        """Its thread reads or writes no more, and closes it."""
+        del self._open[request]
+        with suppress(OSError):  # the other side has gone
+            request.shutdown(socket.SHUT_RDWR)
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that goes away in the middle is no news."""
 
 
 def _handler(page: Callable[[], str], token: str) -> type[BaseHTTPRequestHandler]:
     one_at_a_time = threading.Lock()
 
     class Handler(BaseHTTPRequestHandler):
-        timeout = _SILENT_S
+        timeout = _ANSWER_S
+        server: _Server
         server_version, sys_version = "perdure", ""
 
         def do_GET(self) -> None:
+            self.server.asked(self.connection)
             if self.path.partition("?")[0] != "/metrics":
                 self._answer(HTTPStatus.NOT_FOUND, b"there is only /metrics\n")
             elif not self._may():

@@ -69,6 +69,7 @@ def rank_sample(vitals: Vitals, process: ProcessState, *, node: str, before: Vit
         beat=vitals.beat,
         beat_age_s=vitals.beat_age_s,
         step=vitals.step,
+        own_steps=vitals.own_steps,
         phase=vitals.phase,
         phase_s=vitals.phase_s,
         phase_allowed_s=vitals.phase_allowed_s,

@@ -40,6 +40,8 @@ class RankSample(msgspec.Struct, frozen=True, kw_only=True):
     beat_age_s: float | None = None
     step: int | None = None
     "Completed optimizer steps."
+    own_steps: int | None = None
+    "Those that this process has completed itself, whatever it has restored; None if it does not count them."
     phase: str = ""
     "A name of `perdure.progress.Phase` in lower case, or loading; empty if the rank tells none."
     phase_s: float = 0.0

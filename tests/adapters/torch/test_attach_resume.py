@@ -295,6 +295,16 @@ def test_what_cannot_be_left_out_is_said(ram_url: str, monkeypatch: pytest.Monke
         Loop(f"{ram_url}-first").go(2)
 
 
+def test_a_script_that_could_not_leave_out_a_batch_is_refused_before_it_trains(
+    ram_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PERDURE_MAY_SKIP", "1")
+    assert Loop(ram_url).go(2).end().run.step == 2
+    model = nn.Linear(1, 1)
+    with pytest.raises(CallError, match=r"--skip-bad-batch.*there is no loader; give attach a plain DataLoader"):
+        attach(model, torch.optim.SGD(model.parameters(), lr=0.1), to=f"{ram_url}-none", every=1, agent=False)
+
+
 def test_the_log_says_what_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERDURE_SKIP", "3:4")
     monkeypatch.setenv("PERDURE_EVENTS", str(tmp_path / "events"))

@@ -258,12 +258,15 @@ def test_a_compiled_model_is_compiled_once_and_stays_whole(folder: str, backend:
     def work() -> list[tuple[list[float], int, int]]:
         return [compiled(kind) for kind in ("plain", "ddp")]
 
+    alive: list[torch.optim.Optimizer] = []  # the first is not collected, or the second would count from its first step
+
     def compiled(kind: str) -> tuple[list[float], int, int]:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         model = ddp() if kind == "ddp" else layers()
         forward = torch.compile(model, backend=backend, fullgraph=kind == "plain")
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        alive.append(optimizer)
         step = torch.compile(optimizer.step, backend=backend)
         for _ in range(6):
             optimizer.zero_grad()
@@ -305,3 +308,34 @@ def in_a_child() -> None:
     weight.sum().backward()
     optimizer.step()
     assert probe.running() is None
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_pauses_of_an_evaluation_are_of_it_unless_the_loop_trains_in_that_mode(folder: str, frozen: bool) -> None:
+    def work() -> list[str]:
+        mine = probe.running()
+        model = ddp()
+        model.train(not frozen)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+        phases: list[str] = []
+
+        def note() -> None:
+            phases.append("" if mine is None else mine._guess(frozenset()))
+
+        def step() -> None:
+            model(torch.randn(4, 16)).square().mean().backward()
+            optimizer.step()
+
+        step()
+        note()
+        model.module.eval()
+        note()  # no forward is under way
+        note()
+        model.train(not frozen)
+        step()
+        note()
+        return phases
+
+    _, results = probed(folder, work)
+    expected = ["forward"] * 4 if frozen else ["forward", "evaluating", "evaluating", "forward"]
+    assert results == [expected, expected]

@@ -308,3 +308,13 @@ def test_what_is_compiled_stays_whole(folder: Path) -> None:
     ((value, step),) = gloo.run(1, work, timeout_s=100)
     assert value == 3.0
     assert step == 3
+
+
+@pytest.mark.parametrize("asked", [True, False])
+def test_a_script_that_gave_no_loader_is_told_early_that_no_batch_can_be_left_out(folder: Path, asked: bool) -> None:
+    env = rank_env(folder, PERDURE_EVENTS=str(folder / "events"), **({"PERDURE_MAY_SKIP": "1"} if asked else {}))
+    words = [sys.executable, "-c", SCRIPT, str(folder / "rank"), "end"]
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("--skip-bad-batch cannot leave out a batch of this job") == asked
+    assert (folder / "events").exists() == asked

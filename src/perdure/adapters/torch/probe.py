@@ -43,6 +43,11 @@ STACK_SIGNAL = signal.SIGRTMIN + 13
 libraries and batch systems leave alone."""
 
 _PERIOD_S = 1.0
+_FIRST_STEPS = 2
+_NO_SKIPS = (
+    "--skip-bad-batch cannot leave out a batch of this job: its script trains and has given no loader to perdure; call "
+    "perdure.attach(..., loader=loader) in it, or leave the flag out"
+)
 
 
 class Probe:
@@ -72,6 +77,7 @@ class Probe:
         self._since_ns = time.monotonic_ns()
         self._deadline_ns = 0
         self._evaluates = False
+        self._cannot_skip = told if told.may_skip and rank == 0 else None
         self._troubles: set[str] = set()
         self._ticking = threading.Lock()
         self._stop = threading.Event()
@@ -133,6 +139,7 @@ class Probe:
             self.groups = None
             self.trouble("groups")
         self._tell_later()
+        self._tell_of_skips()
 
     def _tell_later(self) -> None:
         try:
@@ -141,6 +148,23 @@ class Probe:
         except Exception:
             self.later = None
             self.trouble("values")
+
+    def _tell_of_skips(self) -> None:
+        """Say once, on rank 0, that no batch of this loop can be left out, where the job was asked to."""
+        told, steps = self._cannot_skip, self.steps
+        if told is None or steps is None or steps.step < _FIRST_STEPS:
+            return
+        self._cannot_skip = None
+        if steps.run is not None:
+            return  # attach has refused a loader that cannot
+        try:
+            from perdure.events import Log, Notice  # lazy: few jobs need it
+
+            log = Log(told.events)
+            log.emit(Notice(text=_NO_SKIPS))
+            log.close()
+        except Exception:
+            self.trouble("notice")
 
     def trouble(self, where: str) -> None:
         """Say in a file beside the record what went wrong ``where``, once: the rank goes on with less of a probe."""
@@ -194,7 +218,7 @@ class Probe:
             return Phase.STARTING.name.lower()
         trained = steps.trained
         steps.trained = False
-        self._evaluates = Doing.EVALUATING in doing or (self._evaluates and not trained)
+        self._evaluates = Doing.EVALUATING in doing or steps.evaluates or (self._evaluates and not trained)
         if self._evaluates:
             return Phase.EVALUATING.name.lower()
         self._since_ns = max(self._since_ns, steps.ended_ns)

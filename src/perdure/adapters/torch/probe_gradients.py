@@ -122,6 +122,12 @@ class Gradients:
         modules = [module for module in (each() for each in self._modules) if module is not None]
         return modules[0] if len(modules) == 1 else None
 
+    @property
+    def in_evaluation(self) -> bool:
+        """Whether every DDP that is known is in evaluation mode, itself or the module in it; False if none is known."""
+        modules = [module for module in (each() for each in self._modules) if module is not None]
+        return bool(modules) and not any(each.training and getattr(each, "module", each).training for each in modules)
+
     # --- backward ----------------------------------------------------------------------------------------------------
 
     def before_backward(self, step: int, wait_ns: int) -> None:

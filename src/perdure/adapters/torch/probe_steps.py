@@ -43,6 +43,7 @@ __all__ = ["Steps", "hook_torch"]
 _now = time.monotonic_ns
 _thread = threading.get_ident
 _compiling = torch.compiler.is_compiling
+_LAST_WORDS_APART_NS = 1_000_000_000
 
 
 class Steps:
@@ -55,13 +56,19 @@ class Steps:
         self.ended_ns = 0
         self.trained = False
         "Set by each backward; whoever reads it sets it back."
+        self.trains_as_evaluated = False
+        "Whether a backward was seen while the model was in evaluation mode: then the mode says nothing."
         self.waiting = False
+        self.last_words = False
+        "What is written now may be the last of the groups."
         self.wait_ns = 0
         self.run: Any = None
         self.later = Later()
         self.replicas = Replicas(probe.file, every=probe.checksum_steps)
         self._file = probe.file
         self._trouble = probe.trouble
+        self._tick = probe.tick
+        self._told_ns = 0
         self._lead: weakref.ref[torch.optim.Optimizer] | None = None
         self._rivals: dict[int, int] = {}
         self._inside: list[int] = []
@@ -107,6 +114,18 @@ class Steps:
         self._file.wait(0)
         self._trouble("hooks")
 
+    def tell_calls(self) -> None:
+        """A collective has raised, or the groups are taken down. The rank may end before the next beat, so what it has
+        called is written now.
+        """
+        if self.off or _now() - self._told_ns < _LAST_WORDS_APART_NS:
+            return
+        self._told_ns, self.last_words = _now(), True
+        try:
+            self._tick()
+        finally:
+            self.last_words = False
+
     # --- losses and backwards ----------------------------------------------------------------------------------------
 
     def before_backward(self, tensors: Any) -> None:
@@ -115,6 +134,8 @@ class Steps:
         if self._backwards > 1:
             return
         self.trained = True
+        if self.gradients.in_evaluation:
+            self.trains_as_evaluated = True
         if self._inside:  # of a step that has failed; one with a closure is then the outermost when it ends
             self._inside.clear()
         step = self.next_step
@@ -161,6 +182,11 @@ class Steps:
         self._loss = step, loss, self._bad_loss
 
     # --- steps -------------------------------------------------------------------------------------------------------
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the model is in evaluation mode, where that means that it is not trained now."""
+        return not self.trains_as_evaluated and self.gradients.in_evaluation
 
     @property
     def next_step(self) -> int:
@@ -229,8 +255,9 @@ def hook_torch(probe: Probe) -> None:
     steps.patch(torch.nn.utils, "clip_grad_norm_", functools.partial(_clip, steps))
     steps.patch(torch.nn.parallel.DistributedDataParallel, "__init__", functools.partial(_made, steps))
     if dist.is_available():
-        probe.groups = best(lambda: steps.waiting)
+        probe.groups = best(lambda: steps.waiting, lambda: steps.last_words)
         steps.patch(dist.Work, "wait", functools.partial(_wait, steps))
+        steps.patch(dist, "destroy_process_group", functools.partial(_destroy, steps))
         steps.patch(dist.ProcessGroup, "monitored_barrier", functools.partial(_wait, steps))
         steps.patch(dist, "_broadcast_coalesced", functools.partial(_wait, steps))
         import torch.distributed._functional_collectives as functional
@@ -269,6 +296,9 @@ def _backward(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
             steps.fail()
         try:
             return before(tensors, *args, **kwargs)
+        except RuntimeError:  # perhaps of the reducer, which waits in C++
+            steps.tell_calls()
+            raise
         finally:
             if not steps.off:
                 try:
@@ -288,6 +318,9 @@ def _wait(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
         steps._file.wait(began)
         try:
             return before(*args, **kwargs)
+        except RuntimeError:
+            steps.tell_calls()
+            raise
         finally:
             if not steps.off:
                 steps._file.wait(0)
@@ -295,6 +328,15 @@ def _wait(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
             steps.waiting = False
 
     return wait
+
+
+def _destroy(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        if _thread() == steps.main:
+            steps.tell_calls()
+        return before(*args, **kwargs)
+
+    return destroy_process_group
 
 
 def _scale(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:

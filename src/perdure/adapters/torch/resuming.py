@@ -13,7 +13,7 @@ from perdure.errors import CallError, IntegrityError, NeedsPerson, PerdureError,
 from perdure.events import Notice
 from perdure.process.environ import Placement
 
-__all__ = ["Skips", "restore_as_told"]
+__all__ = ["Skips", "require_skippable", "restore_as_told"]
 
 
 def restore_as_told(
@@ -73,6 +73,17 @@ def _steps(ckpt: Checkpointer) -> list[int]:
     return list(told["steps"])
 
 
+def require_skippable(loader: Any, *, why: str) -> None:
+    """Raise `CallError` if no batch of ``loader`` can be left out; ``why`` begins the sentence."""
+    if not is_resumable(loader):
+        what = "there is no loader" if loader is None else f"the position of a {type(loader).__name__} is its own"
+        raise CallError(
+            f"{why}, but {what}; give attach a plain DataLoader (loader=), or leave batches out in the script and do "
+            "not ask for it",
+            key="loader",
+        )
+
+
 class Skips:
     """Leaves out the batches that would lead to given steps of one rank's loop.
 
@@ -92,13 +103,8 @@ class Skips:
         self._at: int | None = None
         self._moved = False
         self._per_step: int | None = None
-        if self._ranges and not is_resumable(loader):
-            what = "there is no loader" if loader is None else f"the position of a {type(loader).__name__} is its own"
-            raise CallError(
-                f"batches are to be left out (PERDURE_SKIP), but {what}; give attach a plain DataLoader, or leave them "
-                "out in the script",
-                key="loader",
-            )
+        if self._ranges:
+            require_skippable(loader, why="batches are to be left out (PERDURE_SKIP)")
         self._was = batches_consumed(loader) if self._ranges else (0, 0, 0)
 
     def before_draw(self, step: int) -> None:

@@ -25,7 +25,7 @@ from torch.distributed.tensor import DTensor
 from perdure.adapters.torch.checkpointer import Checkpointer
 from perdure.adapters.torch.hooks import never_compiled
 from perdure.adapters.torch.loader import watch_draws
-from perdure.adapters.torch.resuming import Skips, restore_as_told
+from perdure.adapters.torch.resuming import Skips, require_skippable, restore_as_told
 from perdure.adapters.torch.rng import Rng
 from perdure.adapters.torch.views import Stage
 from perdure.checkpoint.noted_stop import NotedStop
@@ -126,6 +126,10 @@ class Run:
         """Meet the others, restore, and hook the loop; called by `attach`."""
         self._tree["run"] = self
         self._hook_failures()
+        told = Placement.read()
+        draws = loader is not None or not isinstance(self._tree["model"], Stage)
+        if told.may_skip and draws:
+            require_skippable(loader, why="batches may come to be left out (--skip-bad-batch)")
         ckpt = self.checkpointer
         ckpt.engage()
         page = ckpt.page
@@ -148,13 +152,11 @@ class Run:
                 tell=lambda fact, everywhere: ckpt.tell(fact, everywhere=everywhere),
             )
         self._enter(Phase.RESTORING)
-        told = Placement.read()
         if restore_as_told(ckpt, self._tree, step=step, told=told, where=where) is not None:
             self._saved_at = self.step
             self._began = self.step
             self._pending_rng = self._rng.state_dict()  # again at the first cut: what the loop does before it may draw
         if told.skip:
-            draws = loader is not None or not isinstance(self._tree["model"], Stage)
             self._skips = Skips(told.skip, loader, draws=draws, tell=ckpt.tell)
         self._model = model
         self._version = self._model_version()

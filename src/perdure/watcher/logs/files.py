@@ -20,14 +20,14 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
 from perdure.errors import CallError
 
-__all__ = ["MOST_FILES", "LogFile", "logs_in"]
+__all__ = ["MOST_FILES", "LogFile", "logs_in", "ranks_named"]
 
 MOST_FILES: Final = 4096
 _MOST_SEEN: Final = 65536
@@ -81,6 +81,37 @@ def logs_in(where: Path) -> list[LogFile]:
     runs_of = Counter((each.rank, each.run) for each in files)
     several = Counter(rank for rank, run in runs_of if rank is not None and run)
     return [replace(f, rank=None) if f.run and f.rank is not None and several[f.rank] > 1 else f for f in files]
+
+
+def ranks_named(files: Iterable[Path]) -> dict[Path, int]:
+    """Of logs that were chosen one by one, whose their names say that they are, as in the table above.
+
+    Files of one number that differ in other numbers or lie in different folders (not of two attempts) may be of several
+    nodes that count from 0 each: then neither is known. A name that is a number is that of a rank only beside one that
+    is 0; it may be a job's.
+
+    >>> named = ranks_named([Path("a/rank_3.log"), Path("a/rank_3.err"), Path("b/7/stderr.log"), Path("c/train.log")])
+    >>> [named.get(Path(name)) for name in ("a/rank_3.log", "a/rank_3.err", "b/7/stderr.log", "c/train.log")]
+    [3, 3, 7, None]
+    >>> ranks_named([Path("n1.rank-0.log"), Path("n2.rank-0.log")])
+    {}
+    """
+    found: dict[Path, int] = {}
+    claims: dict[int, set[str]] = {}
+    for path in files:
+        plain = path.with_suffix("") if path.suffix == ".gz" else path
+        torchrun = _TORCHRUN.fullmatch("/".join(plain.parts[-2:]))
+        rank = int(torchrun[1]) if torchrun is not None else _rank_of(plain.name)
+        if rank is None:
+            continue
+        if plain.stem.isdecimal() and not path.with_name(path.name.replace(plain.stem, "0", 1)).exists():
+            continue
+        found[path] = rank
+        above = plain.parent.parent if torchrun is not None else plain.parent
+        run = above.parent if _ATTEMPT.fullmatch(above.name) else above
+        said = "" if torchrun is not None else re.sub(r"\D+", ".", plain.stem)
+        claims.setdefault(rank, set()).add(f"{run}/{said}")
+    return {path: rank for path, rank in found.items() if len(claims[rank]) == 1}
 
 
 def _over(seen: list[_Seen]) -> set[str]:

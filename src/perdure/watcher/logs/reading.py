@@ -85,21 +85,23 @@ class Line:
     kernel: bool = False
 
 
-def lines_of(text: str | Iterable[str], *, file: str = "", first: int = 1, order: int = 0) -> list[Line]:
-    """Take a text, or lines, apart.
+def lines_of(
+    text: str | Iterable[str], *, file: str = "", first: int = 1, order: int = 0, rank: int | None = None
+) -> list[Line]:
+    """Take a text, or lines, apart. ``rank`` is whose they are where they do not say it.
 
     >>> line = lines_of("[rank3]: 2026-01-02 03:04:05,678 ERROR ValueError: no")[0]
     >>> line.rank, line.level, line.text
     (3, 'error', 'ValueError: no')
     """
     parts = text.split("\n") if isinstance(text, str) else text
-    found = [_line(raw, file, first + n, order + n) for n, raw in enumerate(parts)]
+    found = [_line(raw, file, first + n, order + n, rank) for n, raw in enumerate(parts)]
     while found and not found[-1].raw:
         found.pop()
     return found
 
 
-def _line(raw: str, file: str, number: int, order: int) -> Line:
+def _line(raw: str, file: str, number: int, order: int, whose: int | None) -> Line:
     raw = _ANSI.sub("", raw.rstrip("\r\n"))
     if "\r" in raw:
         raw = raw.rpartition("\r")[2]
@@ -126,7 +128,7 @@ def _line(raw: str, file: str, number: int, order: int) -> Line:
         else:
             break
         text = text[match.end() :]
-    return Line(text, raw, file, number, order, rank, node, at, level, kernel)
+    return Line(text, raw, file, number, order, whose if rank is None else rank, node, at, level, kernel)
 
 
 def _of_container(text: str) -> tuple[str, float | None]:
@@ -175,28 +177,32 @@ def read_log(
     path: Path,
     *,
     order: int = 0,
+    rank: int | None = None,
     head_bytes: int | None = None,
     tail_bytes: int | None = None,
     problems: list[str] | None = None,
 ) -> list[Line]:
     """The lines of one file, gzip or not; of a large one its head and its tail. Of a gzip that was cut short or is
-    damaged, what comes before that: ``problems`` then has a sentence more.
+    damaged, what comes before that: ``problems`` then has a sentence more. ``rank`` is whose it is, if known.
 
     Raises:
         CallError: it cannot be read.
     """
+
+    def lines(stream: IO[bytes]) -> list[Line]:
+        return read_stream(stream, file=str(path), order=order, rank=rank, head_bytes=head_bytes, tail_bytes=tail_bytes)
+
     try:
         with path.open("rb") as raw:
             packed = raw.read(2) == b"\x1f\x8b"
             raw.seek(0)
             if packed:
                 plain = _Unpacked(raw)
-                whole = cast("IO[bytes]", plain)
-                read = read_stream(whole, file=str(path), order=order, head_bytes=head_bytes, tail_bytes=tail_bytes)
+                read = lines(cast("IO[bytes]", plain))
                 if plain.cut and problems is not None:
                     problems.append(f"{path} is cut short or damaged; it was read up to there")
                 return read
-            return read_stream(raw, file=str(path), order=order, head_bytes=head_bytes, tail_bytes=tail_bytes)
+            return lines(raw)
     except (OSError, zlib.error) as error:
         raise CallError(f"the log {path} cannot be read ({error}); name another one", file=str(path)) from error
 
@@ -239,7 +245,13 @@ class _Unpacked:
 
 
 def read_stream(
-    stream: IO[bytes], *, file: str, order: int = 0, head_bytes: int | None = None, tail_bytes: int | None = None
+    stream: IO[bytes],
+    *,
+    file: str,
+    order: int = 0,
+    rank: int | None = None,
+    head_bytes: int | None = None,
+    tail_bytes: int | None = None,
 ) -> list[Line]:
     """The lines of a stream of bytes that may be longer than memory."""
     tail_bytes = TAIL_BYTES if tail_bytes is None else tail_bytes
@@ -256,10 +268,11 @@ def read_stream(
             head = head if head.endswith(b"\n") else head.rpartition(b"\n")[0] + b"\n"
     tail = b"".join(kept)
     if not dropped:
-        return lines_of(_text(head + tail), file=file, order=order)
-    first = lines_of(_text(head), file=file, order=order)
+        return lines_of(_text(head + tail), file=file, order=order, rank=rank)
+    first = lines_of(_text(head), file=file, order=order, rank=rank)
     number = head.count(b"\n") + dropped + 2  # the tail begins within a line, which goes
-    return first + lines_of(_text(tail.partition(b"\n")[2]), file=file, first=number, order=order + len(first))
+    rest = _text(tail.partition(b"\n")[2])
+    return first + lines_of(rest, file=file, first=number, order=order + len(first), rank=rank)
 
 
 def _blocks(stream: IO[bytes], size: int) -> Iterator[bytes]:
