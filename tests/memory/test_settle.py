@@ -226,3 +226,14 @@ def test_a_numbered_fact_replaces_an_earlier_one_of_its_template(
         memory.observe("\n".join(f"{at}. {line}" for at, line in enumerate([old, other, new])))
         assert answer in memory.search(question)[0].fact.text
         assert sorted(states(memory).values()) == ["current", "current", "superseded"]
+
+
+def test_what_undo_took_back_is_not_settled_again(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        for at, text in TOLD[:2]:
+            memory.observe(text, at=at)
+        memory.settle()
+        memory.undo(memory.changes()[0].id)
+        memory._ledger.connection().execute("UPDATE fact SET settled = 0")
+        memory.settle()
+        assert [memory.fact(1).state, memory.fact(2).state] == [State.CURRENT, State.CURRENT]

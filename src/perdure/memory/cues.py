@@ -5,9 +5,16 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from perdure.memory.wordlists import word_set
-
-__all__ = word_set("is_asked is_correction is_elsewhere is_event is_musing is_past is_retraction is_update")
+__all__ = [
+    "is_asked",
+    "is_correction",
+    "is_elsewhere",
+    "is_event",
+    "is_musing",
+    "is_past",
+    "is_retraction",
+    "is_update",
+]
 
 _UPDATE: Final = re.compile(
     r"\b(?:now|nowadays|these days|no longer|any ?more|instead|as of|from now on|starting|since (?:last|this|the)"

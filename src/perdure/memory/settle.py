@@ -9,7 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import sqlite3
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
@@ -189,7 +189,7 @@ def _before(db: sqlite3.Connection, each: _New) -> list[Said]:
 
 
 def _write(
-    db: sqlite3.Connection, wanted: Iterable[Tie], states: dict[int, State], seen: set[int], now_s: float
+    db: sqlite3.Connection, wanted: Sequence[Tie], states: dict[int, State], seen: set[int], now_s: float
 ) -> None:
     """Make links and states what they should be: new ones as one change, those of rules that hold no longer undone."""
     found: dict[tuple[str, int, int], int] = {}
@@ -209,7 +209,9 @@ def _write(
                 found[(kind, fact, other)] = number
             else:
                 fixed.update((fact,) if kind == Bond.DUPLICATES else (other,))
-    needed = {(tie.kind.value, tie.fact, tie.other): tie for tie in wanted}
+    kept = [tie for tie in wanted if not _taken_back(db, tie)]
+    fixed.update(tie.fact if tie.kind is Bond.DUPLICATES else tie.other for tie in set(wanted) - set(kept))
+    needed = {(tie.kind.value, tie.fact, tie.other): tie for tie in kept}
     stale = [number for link, number in found.items() if link not in needed and link[1] in seen and link[2] in seen]
     fresh = [tie for link, tie in needed.items() if link not in found]
     for tie in needed.values():
@@ -229,6 +231,17 @@ def _write(
     db.executemany(
         "UPDATE fact SET state = ? WHERE id = ? AND state NOT IN (?, 'forgotten')",
         [(state.value, fact, state.value) for fact, state in moved.items()],
+    )
+
+
+def _taken_back(db: sqlite3.Connection, tie: Tie) -> bool:
+    """Whether this link was made before and taken back by somebody other than these rules."""
+    return bool(
+        db.execute(
+            "SELECT 1 FROM link l JOIN change c ON c.id = l.undone"
+            " WHERE l.fact = ? AND l.other = ? AND l.kind = ? AND c.kind <> 'settle'",
+            (tie.fact, tie.other, tie.kind.value),
+        ).fetchone()
     )
 
 
