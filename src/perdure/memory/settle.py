@@ -194,6 +194,7 @@ def _write(
     """Make links and states what they should be: new ones as one change, those of rules that hold no longer undone."""
     found: dict[tuple[str, int, int], int] = {}
     fixed: set[int] = set()
+    known: set[tuple[str, int, int]] = set()
     for some in _some(sorted(seen)):
         marks = ",".join("?" * len(some))
         for number, kind, fact, other, how in db.execute(
@@ -203,6 +204,7 @@ def _write(
             f" WHERE l.fact IN ({marks}) AND l.undone IS NULL",
             [*some, *some],
         ):
+            known.add((kind, fact, other))
             if how != "settle":
                 fixed.update((fact,) if kind == Bond.DUPLICATES else (other,))
             elif kind == Bond.CONFLICTS or (fact in seen and other in seen):
@@ -213,7 +215,7 @@ def _write(
     fixed.update(tie.fact if tie.kind is Bond.DUPLICATES else tie.other for tie in set(wanted) - set(kept))
     needed = {(tie.kind.value, tie.fact, tie.other): tie for tie in kept}
     stale = [number for link, number in found.items() if link not in needed and link[1] in seen and link[2] in seen]
-    fresh = [tie for link, tie in needed.items() if link not in found]
+    fresh = [tie for link, tie in needed.items() if link not in known]
     for tie in needed.values():
         if tie.kind is Bond.SUPERSEDES:
             states[tie.other] = State.SUPERSEDED
