@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -122,6 +123,24 @@ class LexicalIndex:
             )
             return list(rows)
 
+    def containing(self, name: Sequence[str], *, with_any: Sequence[str] = (), limit: int) -> list[int]:
+        """Return passages with the words of ``name`` side by side, and one of ``with_any`` if there are any; newest first."""
+        phrase = _phrase(" ".join(name))
+        if not any(name):
+            return []
+        self.catch_up()
+        some = " OR ".join(_phrase(word) for word in with_any)
+        match = f"{phrase} AND ({some})" if some else phrase
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT rowid FROM passage WHERE passage MATCH ? ORDER BY rowid DESC LIMIT ?", (match, limit)
+            )
+            return [row[0] for row in rows]
+
     def close(self) -> None:
         """Close the index."""
         self._db.close()
+
+
+def _phrase(words: str) -> str:
+    return '"' + words.replace('"', '""').replace("\0", " ") + '"'

@@ -1,0 +1,319 @@
+"""Answer a nested question by following facts: "the capital of the country of the author of X", without a model.
+
+A beam search over paths of at most four facts. Each step goes from a thing to another one by a fact that is current,
+and explains words of the question: by the words that the statement itself has, or by the table of `relations`. The best
+path leaves the least unexplained, follows the nesting of the question, and ends in the kind of thing that it asks for.
+What explains too little is not given: then the question is one for plain search.
+
+The work is bounded by the number of look-ups and by a deadline, whatever the facts are: a thing with ten thousand facts
+costs a few look-ups, by the words of the relations that the question names.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Protocol
+
+from perdure.memory.edges import Edge, Key, edges_of, key_of, tokens_of
+from perdure.memory.ledger import FACTS, Ledger, fact_of
+from perdure.memory.lexical import LexicalIndex
+from perdure.memory.question import Asked, anchors_of, asked
+from perdure.memory.records import Fact, Hit, State
+from perdure.memory.relations import RELATIONS, STOP
+
+__all__ = ["Chain", "Finder", "IndexFinder", "Mention", "follow", "hop_hits"]
+
+SURE: Final = 0.6
+"""From this score on a chain of two facts or more is a better answer than one-hop search."""
+
+_HOPS: Final = 4
+_BEAM: Final = 20
+_STEPS: Final = 8
+_FEW: Final = 64
+_SOME: Final = 24
+_LOOKUPS: Final = 400
+_ANCHORS: Final = 3
+_HIDDEN, _ORDER, _BACK, _LOOSE, _KIND = 0.18, 0.07, 0.12, 0.12, 0.15
+
+
+@dataclass(frozen=True, slots=True)
+class Mention:
+    """A fact that names a thing; ``settled`` where rules have looked already what it replaces."""
+
+    fact: Fact
+    settled: bool
+
+
+class Finder(Protocol):
+    """Looks facts up by the names in them."""
+
+    def mentions(self, name: Sequence[str], *, with_any: Sequence[str], limit: int) -> list[Mention]:
+        """Return current facts with the words of ``name`` side by side and one of ``with_any`` if there are any, the
+        newest first, at most ``limit`` passages of them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """A path of facts that answers a question, from the one that names what it starts from to the one that ends it.
+
+    ``answer`` is the text from ``start`` to ``stop`` of the last fact. ``score`` is at most 1; ``unexplained`` are words
+    of the question that no step stands for.
+    """
+
+    facts: tuple[Fact, ...]
+    start: int
+    stop: int
+    score: float
+    unexplained: tuple[str, ...]
+
+    @property
+    def answer(self) -> str:
+        return self.facts[-1].text[self.start : self.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    fact: Fact
+    edge: Edge
+    to: Key
+    words: frozenset[str]
+    settled: bool
+    hidden: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Path:
+    at: Key
+    steps: tuple[_Step, ...]
+    taken: int
+    gained: float
+    lost: float
+    hidden: bool
+    nearest: tuple[int, int]
+
+
+class IndexFinder:
+    """Looks facts up in the lexical index of a space."""
+
+    def __init__(self, ledger: Ledger, index: LexicalIndex) -> None:
+        self.ledger = ledger
+        self.index = index
+
+    def mentions(self, name: Sequence[str], *, with_any: Sequence[str], limit: int) -> list[Mention]:
+        db = self.ledger.connection()
+        settled: dict[int, bool] = {}
+        for passage in self.index.containing(name, with_any=with_any, limit=limit):
+            rows = db.execute("SELECT id, passage, state, settled, text FROM fact WHERE id >= ? ORDER BY id", (passage,))
+            for number, head, state, seen, text in rows:
+                if head != passage:
+                    break
+                if state == State.CURRENT.value and isinstance(text, str) and _names(text, name):
+                    settled[number] = bool(seen)
+            rows.close()
+        return [Mention(fact, settled[fact.id]) for fact in self.ledger.facts(settled).values()]
+
+
+def _names(text: str, name: Sequence[str]) -> bool:
+    words = [each.word for each in tokens_of(text)]
+    size = len(name)
+    return any(
+        words[at] == name[0] and words[at : at + size] == list(name) for at in range(len(words) - size + 1)
+    )
+
+
+class _Search:
+    """One question: what was looked up for it, and how much more may be."""
+
+    def __init__(self, finder: Finder, question: str, clock: Callable[[], float], until_s: float) -> None:
+        self.finder = finder
+        self.clock = clock
+        self.until_s = until_s
+        self.lookups = 0
+        self.known: dict[Key, list[_Step]] = {}
+        view = asked(question, 0, 0)
+        cued = sorted(
+            (each for each in RELATIONS if each.name in view.cues),
+            key=lambda each: -sum(view.weights[at] * how for at, how in view.cues[each.name].items()),
+        )
+        own = tuple(each.word for each, weight in zip(view.tokens, view.weights, strict=True) if weight >= 0.7)
+        self.narrow: list[tuple[str, ...]] = [each.words for each in cued[:10]]
+        self.own = own
+
+    @property
+    def spent(self) -> bool:
+        return self.lookups >= _LOOKUPS or self.clock() > self.until_s
+
+    def look(self, name: Key, with_any: Sequence[str], limit: int) -> list[Mention]:
+        if self.spent:
+            return []
+        self.lookups += 1
+        return self.finder.mentions(name, with_any=with_any, limit=limit)
+
+    def steps(self, thing: Key) -> list[_Step]:
+        """What leads from a thing to others, by facts that hold."""
+        known = self.known.get(thing)
+        if known is None:
+            found = {each.fact.id: each for each in self.look(thing, (), _FEW)}
+            if len(found) >= _FEW:
+                own = tuple(each for each in self.own if each not in thing)
+                for words in [own, *self.narrow]:
+                    if words:
+                        found.update((each.fact.id, each) for each in self.look(thing, words, _SOME))
+            known = self.known[thing] = _steps(thing, list(found.values()))
+        return known
+
+    def holds(self, step: _Step, thing: Key) -> bool:
+        """Whether the subject of a fact that was come to from its end has no newer fact of the same words."""
+        newest = [each for each in self.steps(step.to) if each.edge.words == step.edge.words and not each.edge.backward]
+        return not newest or any(each.to == thing for each in newest)
+
+
+def follow(
+    question: str,
+    finder: Finder,
+    *,
+    limit: int = 3,
+    deadline_s: float = 0.5,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Chain]:
+    """Return the best chains for a question, the best first; none where nothing in it names a thing of the facts.
+
+    A chain of one fact is what one-hop search finds as well; it is given so that scores can be compared. After
+    ``deadline_s`` seconds the best of what was seen by then is returned.
+    """
+    search = _Search(finder, question, clock, clock() + deadline_s)
+    chains: list[Chain] = []
+    anchors: list[tuple[int, int]] = []
+    for thing, start, stop in anchors_of(question):
+        if search.spent or len(anchors) == _ANCHORS:
+            break
+        if any(start >= first and stop <= last for first, last in anchors):
+            continue
+        if any(each.edge.exact for each in search.steps(thing)):
+            anchors.append((start, stop))
+            chains += _paths(search, thing, asked(question, start, stop))
+    best: dict[tuple[int, int], Chain] = {}
+    for chain in sorted(chains, key=lambda each: -each.score):
+        best.setdefault((chain.facts[-1].id, chain.start), chain)
+    return list(best.values())[:limit]
+
+
+def _paths(search: _Search, thing: Key, view: Asked) -> list[Chain]:
+    total = view.total
+    if not total:
+        return []
+    beam = [_Path(thing, (), 0, 0.0, 0.0, False, (view.start, view.stop - 1))]
+    found: list[Chain] = []
+    for _ in range(_HOPS):
+        longer: list[_Path] = []
+        for path in beam:
+            longer += _longer(search, path, view, total)
+        longer.sort(key=lambda each: each.lost - each.gained)
+        beam = longer[:_BEAM]
+        found += [_chain(path, view) for path in beam if not path.steps[-1].hidden]
+        if search.spent:
+            break
+    return found
+
+
+def _longer(search: _Search, path: _Path, view: Asked, total: float) -> list[_Path]:
+    """The paths that go one step on, the best few."""
+    found: list[_Path] = []
+    before = {each.fact.id for each in path.steps}
+    for step in search.steps(path.at):
+        if step.fact.id in before:
+            continue
+        relation = step.edge.relation
+        gives = relation.gives if relation is not None and not step.edge.backward else ""
+        explained = view.explained(step.words, relation.name if relation is not None else "", gives, path.taken)
+        gained = sum(view.weights[at] * how for at, how in explained.items())
+        hidden = gained < 0.15
+        if hidden and (path.hidden or step.edge.backward):
+            continue
+        lost = 0.01 + _HIDDEN * hidden + _BACK * step.edge.backward + _LOOSE * (not step.edge.exact)
+        strong = [at for at, how in explained.items() if how >= 0.9 and view.weights[at] >= 0.5]
+        left = max((at for at in strong if at < view.start), default=None)
+        right = min((at for at in strong if at >= view.stop), default=None)
+        lost += _ORDER * ((left is not None and left > path.nearest[0]) + (right is not None and right < path.nearest[1]))
+        taken = path.taken
+        for at in explained:
+            taken |= 1 << at
+        nearest = (path.nearest[0] if left is None else left, path.nearest[1] if right is None else right)
+        found.append(
+            _Path(
+                step.to,
+                (*path.steps, replace(step, hidden=hidden)),
+                taken,
+                path.gained + gained / total,
+                path.lost + lost,
+                path.hidden or hidden,
+                nearest,
+            )
+        )
+    found.sort(key=lambda each: each.lost - each.gained)
+    kept: list[_Path] = []
+    for each in found:
+        if len(kept) == _STEPS:
+            break
+        last = each.steps[-1]
+        if not last.edge.backward or last.settled or search.holds(last, path.at):
+            kept.append(each)
+    return kept
+
+
+def _chain(path: _Path, view: Asked) -> Chain:
+    last = path.steps[-1]
+    relation = last.edge.relation
+    gives = relation.gives if relation is not None and not last.edge.backward else ""
+    lost = path.lost + (_KIND if view.kinds and gives and gives not in view.kinds else 0.0)
+    left = tuple(
+        each.word
+        for at, each in enumerate(view.tokens)
+        if view.weights[at] > 0.2 and not path.taken >> at & 1
+    )
+    return Chain(
+        tuple(each.fact for each in path.steps),
+        last.edge.start,
+        last.edge.stop,
+        round(path.gained - lost, 4),
+        left,
+    )
+
+
+def _steps(thing: Key, mentions: list[Mention]) -> list[_Step]:
+    """The edges of the facts that name a thing; of the same words for the same thing only the newest, unless rules
+    have settled that all of them hold."""
+    mentions.sort(key=lambda each: (each.fact.observed_s, each.fact.id), reverse=True)
+    found: list[_Step] = []
+    newest: dict[str, bool] = {}
+    for each in mentions:
+        for edge in edges_of(each.fact.text, thing):
+            to = key_of(each.fact.text[edge.start : edge.stop])
+            if not to or to == thing:
+                continue
+            if not edge.backward and edge.exact and not newest.setdefault(edge.words, each.settled):
+                newest[edge.words] = False
+                if any(one.edge.words == edge.words and not one.edge.backward and one.edge.exact for one in found):
+                    continue
+            words = frozenset(word for word in edge.words.split() if word not in STOP and word not in ("_", "s"))
+            found.append(_Step(each.fact, edge, to, words, each.settled))
+    if any(one.edge.exact and not one.edge.backward for one in found):
+        found = [one for one in found if one.edge.exact or one.edge.backward]
+    return found
+
+
+def hop_hits(question: str, finder: Finder, *, deadline_s: float = 0.5) -> list[Hit]:
+    """Return the facts of the best chain as hits, the one with the answer first; none where no chain is sure.
+
+    A sure chain has two facts or more and a score of `SURE` at least.
+    """
+    for chain in follow(question, finder, limit=1, deadline_s=deadline_s):
+        if len(chain.facts) > 1 and chain.score >= SURE:
+            return [
+                Hit(fact, chain.score, f"hop {len(chain.facts) - at} of {len(chain.facts)}")
+                for at, fact in enumerate(reversed(chain.facts))
+            ]
+    return []

@@ -1,0 +1,210 @@
+"""Take a question apart without a model: what it may start from, and which relations its words may name.
+
+A nested question is read from the inside out. Whatever it starts from (the *anchor*) stands somewhere in the middle or
+at the end; the relation that is followed first is named nearest to it, the next one farther out, on either side.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from perdure.memory.edges import Key, Token, tokens_of
+from perdure.memory.relations import KINDS, LIGHT, RELATIONS, STOP, kin
+
+__all__ = ["Asked", "anchors_of", "asked"]
+
+_LONGEST: Final = 80
+_JOINS: Final = frozenset("of the de la le du von van der den del di da and for in on to al el y s d's at by a an".split())
+_QUOTED: Final = re.compile(r"[\"\u201c\u201e\u00ab]([^\"\u201c\u201d\u201e\u00ab\u00bb]{1,120})[\"\u201d\u201c\u00bb]")
+_SINGLE: Final = re.compile(r"(?<!\w)['\u2018]([^'\u2018\u2019]{1,120})['\u2019](?!\w)")
+_ANY_PLACE: Final = frozenset("place location where area site somewhere".split())
+_PLACES: Final = frozenset(["city", "country", "continent"])
+_ALL_KINDS: Final = frozenset(word for words in KINDS.values() for word in words)
+_LONGEST_NAME: Final = 9
+_ANCHORS: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A question seen from one anchor: its tokens ``start`` to ``stop``.
+
+    ``weights`` says what each token counts, ``cues`` for each relation which tokens may name it, and how well (0 to 1).
+    ``kinds`` are the kinds of thing that it asks for, none where it does not say.
+    """
+
+    tokens: tuple[Token, ...]
+    start: int
+    stop: int
+    weights: tuple[float, ...]
+    cues: dict[str, dict[int, float]]
+    kinds: frozenset[str]
+
+    @property
+    def total(self) -> float:
+        return sum(self.weights)
+
+    def distance(self, at: int) -> int:
+        """How far a token stands from the anchor."""
+        return self.start - at if at < self.start else at - self.stop + 1
+
+    def explained(self, words: frozenset[str], relation: str, gives: str, taken: int) -> dict[int, float]:
+        """Return the tokens, of those not in the bits of ``taken``, that a relation explains, and how well.
+
+        Of a word that stands twice only the one nearest to the anchor: the other belongs to another step.
+        """
+        best: dict[str, tuple[int, int, float]] = {}
+        cues = self.cues.get(relation, {})
+        nouns = KINDS.get(gives, frozenset())
+        for at, token in enumerate(self.tokens):
+            if taken >> at & 1 or not self.weights[at]:
+                continue
+            how = cues.get(at, 0.0)
+            if how < 1.0 and (token.word in words or any(kin(token.word, each) for each in words)):
+                how = 1.0
+            if not how and (token.word in nouns or (gives in _PLACES and token.word in _ANY_PLACE)):
+                how = 0.9
+            if how:
+                far = self.distance(at)
+                if token.word not in best or far < best[token.word][0]:
+                    best[token.word] = (far, at, how)
+        return {at: how for _, at, how in best.values()}
+
+
+def asked(question: str, start: int, stop: int) -> Asked:
+    """Return a question as it is seen from its tokens ``start`` to ``stop``."""
+    tokens = tokens_of(question)[:_LONGEST]
+    line, places = "", []
+    for at, token in enumerate(tokens):
+        if start < at < stop:
+            continue
+        if line:
+            line += " "
+        places.append((len(line), at))
+        line += "_" if at == start else token.word
+    cues: dict[str, dict[int, float]] = {}
+    for relation in RELATIONS:
+        found: dict[int, float] = {}
+        for pattern, how in ((relation.asks, 0.7), (relation.says, 1.0)):
+            for match in pattern.finditer(line):
+                for begin, at in places:
+                    if match.start() <= begin < match.end() and not start <= at < stop:
+                        found[at] = max(how, found.get(at, 0.0))
+        if found:
+            cues[relation.name] = found
+    cued = {at for each in cues.values() for at in each}
+    return Asked(
+        tokens,
+        start,
+        stop,
+        tuple(0.0 if start <= at < stop else _weight(token, at in cued) for at, token in enumerate(tokens)),
+        cues,
+        _kinds(tokens, start, stop),
+    )
+
+
+def _weight(token: Token, cued: bool) -> float:
+    if token.word in STOP or token.word == "s":
+        return 0.0
+    if token.word in LIGHT:
+        return 0.2
+    if token.word in _ALL_KINDS:
+        return 0.5
+    return 1.0 if cued or not token.lower else 0.7
+
+
+def _kinds(tokens: tuple[Token, ...], start: int, stop: int) -> frozenset[str]:
+    """The kinds of thing that the question word asks for."""
+    for at, token in enumerate(tokens):
+        if start <= at < stop:
+            continue
+        if token.word in ("who", "whom"):
+            return frozenset(["person", ""])
+        if token.word == "where":
+            return _PLACES
+        if token.word == "when":
+            return frozenset(["time"])
+        if token.word in ("which", "what"):
+            for more in range(at + 1, min(at + 7, len(tokens))):
+                word = tokens[more].word
+                if start <= more < stop:
+                    break
+                if word in _ANY_PLACE:
+                    return _PLACES
+                kinds = frozenset(kind for kind, nouns in KINDS.items() if word in nouns)
+                if kinds:
+                    return kinds
+                if word not in STOP and word not in LIGHT:
+                    break
+            return frozenset()
+    return frozenset()
+
+
+def anchors_of(question: str) -> Iterator[tuple[Key, int, int]]:
+    """Yield what a question may start from, the likeliest first: (key, first token, behind the last one).
+
+    First what stands in quotation marks, then names with what is written small around them, then any words that are
+    no words of relations. At most 60.
+    """
+    tokens = tokens_of(question)[:_LONGEST]
+    seen: set[tuple[int, int]] = set()
+    for start, stop in [*_in_quotes(question, tokens), *_capital(tokens), *_small(tokens)]:
+        while start < stop - 1 and tokens[start].word in ("the", "a", "an"):
+            start += 1
+        if (start, stop) in seen or not start < stop <= start + _LONGEST_NAME + 4:
+            continue
+        seen.add((start, stop))
+        yield tuple(each.word for each in tokens[start:stop]), start, stop
+        if len(seen) >= _ANCHORS:
+            return
+
+
+def _in_quotes(question: str, tokens: tuple[Token, ...]) -> Iterator[tuple[int, int]]:
+    for pattern in (_QUOTED, _SINGLE):
+        for match in pattern.finditer(question):
+            inside = [at for at, each in enumerate(tokens) if match.start(1) <= each.start < match.end(1)]
+            if inside:
+                yield inside[0], inside[-1] + 1
+
+
+def _capital(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
+    """Names: from one capitalised word to another with small joining words between, or a few small words around."""
+    big = [at for at, each in enumerate(tokens) if not each.lower and not (at == 0 and each.word in STOP)]
+    found: list[tuple[int, int, int]] = []
+    for first in big:
+        stop = first + 1
+        while stop < len(tokens) and stop - first < _LONGEST_NAME:
+            if not tokens[stop].lower or tokens[stop].word in _JOINS:
+                stop += 1
+            else:
+                break
+        for last in range(stop, first, -1):
+            if not tokens[last - 1].lower:
+                found.append((last - first, first, last))
+        for more in range(1, 4):
+            if stop + more <= len(tokens) and tokens[stop + more - 1].word not in STOP and tokens[stop - 1].word not in STOP:
+                found.append((stop + more - first, first, stop + more))
+            else:
+                break
+        for less in (1, 2):
+            if first - less >= 0 and tokens[first - less].lower and tokens[first - less].word not in STOP:
+                found.append((stop - first + less, first - less, stop))
+            else:
+                break
+    return [(first, last) for _, first, last in sorted(found, key=lambda each: (-each[0], -each[1]))]
+
+
+def _small(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
+    """Things that are written small, as a game or an instrument: runs of up to four words that are no padding."""
+    found: list[tuple[int, int, int]] = []
+    for first in range(len(tokens)):
+        for last in range(first + 1, min(first + 5, len(tokens) + 1)):
+            ends = (tokens[first].word, tokens[last - 1].word)
+            if any(each in STOP or each in LIGHT for each in ends):
+                continue
+            if last - first == 1 and ends[0] in _ALL_KINDS:
+                continue
+            found.append((last - first, first, last))
+    return [(first, last) for _, first, last in sorted(found, key=lambda each: (-each[0], -each[1]))]
