@@ -20,7 +20,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from perdure.memory.hops import Chain, IndexFinder, follow
+from perdure.memory.hops import SURE, Chain, IndexFinder, follow
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.records import Role
@@ -74,17 +74,19 @@ def measure(row: dict[str, object], *, show: bool, sure: float) -> None:
             meta=None,
         )
         index.search("warm", limit=1)
-        finder = IndexFinder(ledger, index)
-        exact = within = plain = given = 0
+        exact = within = plain = given = several = harmed = 0
         took: list[float] = []
         for question, gold in zip(questions, golds, strict=True):
             began = time.perf_counter()
-            chains = follow(question, finder)
+            chains = follow(question, IndexFinder(ledger, index))
             took.append(time.perf_counter() - began)
             best: Chain | None = chains[0] if chains and chains[0].score >= sure else None
             given += best is not None
             exact += best is not None and right(best.answer, gold)
             within += best is not None and right(best.facts[-1].text, gold)
+            if best is not None and best.score >= SURE and len(best.facts) > 1:
+                several += 1
+                harmed += not right(best.answer, gold)
             first = index.search(question, limit=1)
             plain += bool(first) and right(ledger.facts([first[0][0]])[first[0][0]].text, gold)
             if show:
@@ -98,7 +100,7 @@ def measure(row: dict[str, object], *, show: bool, sure: float) -> None:
     took.sort()
     print(
         f"{name}: {len(facts)} facts, {count} questions: right {exact} ({exact / count:.0%}), within the last fact"
-        f" {within}, given {given}; the first fact of ranked search {plain}; p50 {statistics.median(took) * 1e3:.1f} ms,"
+        f" {within}, given {given}; sure chains of several facts {several}, of them wrong {harmed}; the first fact of ranked search {plain}; p50 {statistics.median(took) * 1e3:.1f} ms,"
         f" p95 {took[int(0.95 * count)] * 1e3:.1f} ms"
     )
 

@@ -11,6 +11,7 @@ costs a few look-ups, by the words of the relations that the question names.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -29,12 +30,13 @@ SURE: Final = 0.6
 """From this score on a chain of two facts or more is a better answer than one-hop search."""
 
 _HOPS: Final = 4
-_BEAM: Final = 20
+_GROWN: Final = 40
 _STEPS: Final = 8
 _FEW: Final = 64
 _SOME: Final = 24
 _LOOKUPS: Final = 400
 _ANCHORS: Final = 3
+_FACTS: Final = FACTS.replace(" FROM", ", f.settled FROM", 1)
 _HIDDEN, _ORDER, _BACK, _LOOSE, _KIND = 0.18, 0.07, 0.12, 0.12, 0.15
 
 
@@ -96,24 +98,29 @@ class _Path:
 
 
 class IndexFinder:
-    """Looks facts up in the lexical index of a space."""
+    """Looks facts up in the lexical index of a space, as it is when this is made: make one for each question."""
 
     def __init__(self, ledger: Ledger, index: LexicalIndex) -> None:
         self.ledger = ledger
         self.index = index
+        index.catch_up()
 
     def mentions(self, name: Sequence[str], *, with_any: Sequence[str], limit: int) -> list[Mention]:
         db = self.ledger.connection()
-        settled: dict[int, bool] = {}
-        for passage in self.index.containing(name, with_any=with_any, limit=limit):
-            rows = db.execute("SELECT id, passage, state, settled, text FROM fact WHERE id >= ? ORDER BY id", (passage,))
-            for number, head, state, seen, text in rows:
-                if head != passage:
-                    break
-                if state == State.CURRENT.value and isinstance(text, str) and _names(text, name):
-                    settled[number] = bool(seen)
-            rows.close()
-        return [Mention(fact, settled[fact.id]) for fact in self.ledger.facts(settled).values()]
+        found: list[Mention] = []
+        heads = {head: head for head in self.index.containing(name, with_any=with_any, limit=limit)}
+        while heads:
+            marks = ",".join("?" * len(heads))
+            following: dict[int, int] = {}
+            for row in db.execute(f"{_FACTS} WHERE f.id IN ({marks})", list(heads)):
+                number, head, text = row[0], row[4], row[5]
+                if head != heads[number]:
+                    continue
+                following[number + 1] = head
+                if row[11] == State.CURRENT.value and isinstance(text, str) and _names(text, name):
+                    found.append(Mention(fact_of(row), bool(row[15])))
+            heads = following
+        return found
 
 
 def _names(text: str, name: Sequence[str]) -> bool:
@@ -139,7 +146,9 @@ class _Search:
             key=lambda each: -sum(view.weights[at] * how for at, how in view.cues[each.name].items()),
         )
         own = tuple(each.word for each, weight in zip(view.tokens, view.weights, strict=True) if weight >= 0.7)
-        self.narrow: list[tuple[str, ...]] = [each.words for each in cued[:10]]
+        self.narrow: list[tuple[str, ...]] = [each.words for each in cued[:6]]
+        rest = tuple(word for each in cued[6:16] for word in each.words)
+        self.narrow += [rest] if rest else []
         self.own = own
 
     @property
@@ -187,8 +196,8 @@ def follow(
     search = _Search(finder, question, clock, clock() + deadline_s)
     chains: list[Chain] = []
     anchors: list[tuple[int, int]] = []
-    for thing, start, stop in anchors_of(question):
-        if search.spent or len(anchors) == _ANCHORS:
+    for thing, start, stop, name in anchors_of(question):
+        if search.spent or len(anchors) == _ANCHORS or (anchors and not name):
             break
         if any(start >= first and stop <= last for first, last in anchors):
             continue
@@ -202,20 +211,25 @@ def follow(
 
 
 def _paths(search: _Search, thing: Key, view: Asked) -> list[Chain]:
+    """Best first: the path that explains most so far goes on, until no other can come to explain more."""
     total = view.total
     if not total:
         return []
-    beam = [_Path(thing, (), 0, 0.0, 0.0, False, (view.start, view.stop - 1))]
+    queue = [(0.0, 0, _Path(thing, (), 0, 0.0, 0.0, False, (view.start, view.stop - 1)))]
     found: list[Chain] = []
-    for _ in range(_HOPS):
-        longer: list[_Path] = []
-        for path in beam:
-            longer += _longer(search, path, view, total)
-        longer.sort(key=lambda each: each.lost - each.gained)
-        beam = longer[:_BEAM]
-        found += [_chain(path, view) for path in beam if not path.steps[-1].hidden]
-        if search.spent:
+    best, made = 0.0, 1
+    for _ in range(_GROWN):
+        if not queue or search.spent:
             break
+        _, _, path = heapq.heappop(queue)
+        if len(path.steps) == _HOPS or path.gained - path.lost + view.hope(path.taken) / total <= best:
+            continue
+        for each in _longer(search, path, view, total):
+            if not each.steps[-1].hidden:
+                found.append(_chain(each, view))
+                best = max(best, found[-1].score)
+            heapq.heappush(queue, (each.lost - each.gained, made, each))
+            made += 1
     return found
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.memory.edges import Key, Token, tokens_of
-from perdure.memory.relations import KINDS, LIGHT, RELATIONS, STOP, kin
+from perdure.memory.relations import KINDS, LIGHT, RELATIONS, STOP, kin, named
 
 __all__ = ["Asked", "anchors_of", "asked"]
 
@@ -41,10 +41,16 @@ class Asked:
     weights: tuple[float, ...]
     cues: dict[str, dict[int, float]]
     kinds: frozenset[str]
+    hopes: tuple[float, ...]
+    """What each token can count where the best relation for it is found."""
 
     @property
     def total(self) -> float:
         return sum(self.weights)
+
+    def hope(self, taken: int) -> float:
+        """What explaining all that is not in the bits of ``taken`` might add."""
+        return sum(weight for at, weight in enumerate(self.hopes) if not taken >> at & 1)
 
     def distance(self, at: int) -> int:
         """How far a token stands from the anchor."""
@@ -94,15 +100,15 @@ def asked(question: str, start: int, stop: int) -> Asked:
                         found[at] = max(how, found.get(at, 0.0))
         if found:
             cues[relation.name] = found
-    cued = {at for each in cues.values() for at in each}
-    return Asked(
-        tokens,
-        start,
-        stop,
-        tuple(0.0 if start <= at < stop else _weight(token, at in cued) for at, token in enumerate(tokens)),
-        cues,
-        _kinds(tokens, start, stop),
+    how_well: dict[int, float] = {}
+    for each in cues.values():
+        for at, how in each.items():
+            how_well[at] = max(how, how_well.get(at, 0.0))
+    weights = tuple(
+        0.0 if start <= at < stop else _weight(token, at in how_well) for at, token in enumerate(tokens)
     )
+    hopes = tuple(weight * max(how_well.get(at, 1.0), 0.9) for at, weight in enumerate(weights))
+    return Asked(tokens, start, stop, weights, cues, _kinds(tokens, start, stop), hopes)
 
 
 def _weight(token: Token, cued: bool) -> float:
@@ -142,21 +148,22 @@ def _kinds(tokens: tuple[Token, ...], start: int, stop: int) -> frozenset[str]:
     return frozenset()
 
 
-def anchors_of(question: str) -> Iterator[tuple[Key, int, int]]:
-    """Yield what a question may start from, the likeliest first: (key, first token, behind the last one).
+def anchors_of(question: str) -> Iterator[tuple[Key, int, int, bool]]:
+    """Yield what a question may start from, the likeliest first: (key, first token, behind the last one, is a name).
 
     First what stands in quotation marks, then names with what is written small around them, then any words that are
-    no words of relations. At most 60.
+    no words of relations: those are no names. At most 60.
     """
     tokens = tokens_of(question)[:_LONGEST]
     seen: set[tuple[int, int]] = set()
-    for start, stop in [*_in_quotes(question, tokens), *_capital(tokens), *_small(tokens)]:
+    names = [*_in_quotes(question, tokens), *_capital(tokens)]
+    for at, (start, stop) in enumerate([*names, *_small(tokens)]):
         while start < stop - 1 and tokens[start].word in ("the", "a", "an"):
             start += 1
         if (start, stop) in seen or not start < stop <= start + _LONGEST_NAME + 4:
             continue
         seen.add((start, stop))
-        yield tuple(each.word for each in tokens[start:stop]), start, stop
+        yield tuple(each.word for each in tokens[start:stop]), start, stop, at < len(names)
         if len(seen) >= _ANCHORS:
             return
 
@@ -204,7 +211,7 @@ def _small(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
             ends = (tokens[first].word, tokens[last - 1].word)
             if any(each in STOP or each in LIGHT for each in ends):
                 continue
-            if last - first == 1 and ends[0] in _ALL_KINDS:
+            if last - first == 1 and (ends[0] in _ALL_KINDS or named(ends[0]) is not None):
                 continue
             found.append((last - first, first, last))
     return [(first, last) for _, first, last in sorted(found, key=lambda each: (-each[0], -each[1]))]
