@@ -147,8 +147,13 @@ def _lead(text: str, tokens: tuple[Token, ...], at: int) -> tuple[tuple[Token, .
     touching = not text[before.stop : tokens[at].start].strip()
     if not before.lower and touching:
         return head, False
-    longer = before.word in _JOINING and last > 1 and not head[last - 2].lower and last > 2
-    return head, not longer
+    if before.word not in _JOINING or last < 2 or head[last - 2].lower:
+        return head, True
+    first = last - 2
+    while first and not head[first - 1].lower:
+        first -= 1
+    longer = " ".join(each.word for each in head[first:last])
+    return head, named(f"{longer} _") is not None
 
 
 def _owned(text: str, tokens: tuple[Token, ...], at: int) -> bool:

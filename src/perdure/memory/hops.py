@@ -22,7 +22,7 @@ from perdure.memory.ledger import FACTS, Ledger, fact_of
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.question import Asked, anchors_of, asked
 from perdure.memory.records import Fact, Hit, State
-from perdure.memory.relations import RELATIONS, STOP
+from perdure.memory.relations import RELATIONS, STOP, kin
 
 __all__ = ["Chain", "Finder", "IndexFinder", "Mention", "follow", "hop_hits"]
 
@@ -167,8 +167,8 @@ class _Search:
         if known is None:
             found = {each.fact.id: each for each in self.look(thing, (), _FEW)}
             if len(found) >= _FEW:
-                own = tuple(each for each in self.own if each not in thing)
-                for words in [own, *self.narrow]:
+                for few in [self.own, *self.narrow]:
+                    words = tuple(each for each in few if not any(kin(each, word) for word in thing))
                     if words:
                         found.update((each.fact.id, each) for each in self.look(thing, words, _SOME))
             known = self.known[thing] = _steps(thing, list(found.values()))
@@ -282,7 +282,9 @@ def _chain(path: _Path, view: Asked) -> Chain:
     last = path.steps[-1]
     relation = last.edge.relation
     gives = relation.gives if relation is not None and not last.edge.backward else ""
-    lost = path.lost + (_KIND if view.kinds and gives and gives not in view.kinds else 0.0)
+    lost = path.lost
+    if view.kinds and gives not in view.kinds:
+        lost += _KIND if gives or last.edge.backward else 0.0
     left = tuple(
         each.word
         for at, each in enumerate(view.tokens)

@@ -75,9 +75,9 @@ KINDS: Final[dict[str, frozenset[str]]] = {
 """The kinds of things, and the nouns that stand for them in a question."""
 
 RELATIONS: Final[tuple[Relation, ...]] = (
-    _relation("capital", "city", r"capital", "seat of government"),
+    _relation("capital", "city", r"capital", r"seat of government|government"),
     _relation("continent", "continent", r"continents?", "part of the world", "continent"),
-    _relation("headquarters", "city", r"headquarter\w*|head office|based in", "located|location|based|found|seat"),
+    _relation("headquarters", "city", r"headquarter\w*|hq|head office|based in", "located|location|based|found|seat"),
     _relation(
         "official language", "language", r"official languages?", r"official\w*|languages?|communicat\w+|documents?"
     ),
@@ -109,14 +109,14 @@ RELATIONS: Final[tuple[Relation, ...]] = (
         r"(?:head|chief|leader) of (?:the )?(?:_ )?government|prime minister|premier|chancellor|mayor"
         r"|governs?|governed by|governor",
         r"head|chief executive|leader|govern\w*|in charge|prime|report",
-        "government minister premier chancellor mayor governor governed",
+        "government head minister premier chancellor mayor governor governed",
     ),
     _relation(
         "head of state",
         "person",
         r"head of (?:the )?state|chief of state|president|king of|queen of|monarch|emperor|ruler|reigns?|ruled by",
         r"head|leader|rul\w+|king|queen|sovereign",
-        "state president king queen monarch emperor ruler ruled",
+        "state head president king queen monarch emperor ruler ruled",
     ),
     _relation(
         "chief executive",
