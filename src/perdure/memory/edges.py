@@ -27,6 +27,11 @@ _COPULAS: Final = frozenset(["is", "are", "was", "were", "be", "became", "become
 _AUXILIARY: Final = _COPULAS | frozenset("has had have will can could does did would may might also now".split())
 _PREPOSITIONS: Final = frozenset("of in by for to at with from on as near into under over after about".split())
 _JOINING: Final = frozenset("of the de la le du von van der den del di da and for in on to al el y et '".split())
+_PERSONAL: Final = frozenset(
+    "i me my mine we us our you your he him his she her it its they them their this these those here there".split()
+)
+_NO_NAME: Final = frozenset("and or but if so because when while who whom whose which what that not no just".split())
+_LONGEST_NAME: Final = 14
 _VERBS: Final = frozenset(
     "began begot bore born bought broke brought built came caught chose did died drew drives drove fell felt fought found"
     " gave got grew heard held kept knew led left lost made meant met paid put ran read reads rode rose said sang sat saw"
@@ -95,7 +100,7 @@ def edges_of(text: str, thing: Sequence[str]) -> list[Edge]:
     """Return the edges of a statement at each place where it names ``thing`` (a `key_of`)."""
     size = len(thing)
     tokens = tokens_of(text)
-    if not size or not 2 <= len(tokens) - size <= _LONGEST:
+    if not size or not 1 <= len(tokens) - size <= _LONGEST or text.rstrip()[-1:] in ("?", "\uff1f"):
         return []
     found: list[Edge] = []
     for at in range(len(tokens) - size + 1):
@@ -117,8 +122,11 @@ def _forward(text: str, tokens: tuple[Token, ...], at: int, end: int) -> list[Ed
     cut = _cut(tokens, end, bool(head) or _owned(text, tokens, end))
     if cut is None:
         return []
-    words = " ".join([*(each.word for each in head), "_", *(each.word for each in tokens[end:cut])])
-    return [Edge(words, named(words), tokens[cut].start, _stop(text, tokens), False, exact)]
+    if text[tokens[end - 1].stop :][:1] == "," or (head and text[tokens[at].start - 2 :][:1] == ","):
+        exact = False
+    if not _name(tokens[cut:]):
+        return []
+    return _edge(head, tokens[end:cut], tokens[cut].start, _stop(text, tokens), False, exact)
 
 
 def _backward(text: str, tokens: tuple[Token, ...], at: int) -> list[Edge]:
@@ -131,8 +139,28 @@ def _backward(text: str, tokens: tuple[Token, ...], at: int) -> list[Edge]:
     if first is None:
         return []
     start, stop = first
-    words = " ".join([*(each.word for each in body[:start]), "_", *(each.word for each in body[stop:])])
-    return [Edge(words, named(words), body[start].start, body[stop - 1].stop, True, exact)]
+    if not _name(body[start:stop]):
+        return []
+    return _edge(body[:start], body[stop:], body[start].start, body[stop - 1].stop, True, exact)
+
+
+def _edge(
+    head: tuple[Token, ...], rest: tuple[Token, ...], start: int, stop: int, backward: bool, exact: bool
+) -> list[Edge]:
+    """The edge of these words, or nothing where they speak of somebody else than the thing."""
+    if not rest or any(each.word in _PERSONAL for each in (*head, *rest)):
+        return []
+    words = " ".join([*(each.word for each in head), "_", *(each.word for each in rest)])
+    return [Edge(words, named(words), start, stop, backward, exact)]
+
+
+def _name(tokens: tuple[Token, ...]) -> bool:
+    """Whether words can be what something is called: not a clause, nor the rest of one."""
+    if len(tokens) > _LONGEST_NAME or (tokens[0].lower and tokens[0].word in _PREPOSITIONS | _AUXILIARY):
+        return False
+    return not any(each.lower and each.word in _PERSONAL | _NO_NAME for each in tokens[:1]) and not any(
+        each.lower and each.word in _PERSONAL | {"who", "whose", "which", "that"} for each in tokens
+    )
 
 
 def _lead(text: str, tokens: tuple[Token, ...], at: int) -> tuple[tuple[Token, ...], bool]:
