@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from perdure.memory.relations import Relation, named
+from perdure.memory.relations import Relation, inverted, named
 
 __all__ = ["Edge", "Key", "Token", "edges_of", "folded", "key_of", "tokens_of"]
 
@@ -30,13 +30,14 @@ _JOINING: Final = frozenset("of the de la le du von van der den del di da and fo
 _PERSONAL: Final = frozenset(
     "i me my mine we us our you your he him his she her it its they them their this these those here there".split()
 )
+_THEIRS: Final = frozenset(["its", "his", "her", "their"])
 _NO_NAME: Final = frozenset("and or but if so because when while who whom whose which what that not no just".split())
 _LONGEST_NAME: Final = 14
 _VERBS: Final = frozenset(
     "began begot bore born bought broke brought built came caught chose did died drew drives drove fell felt fought found"
     " gave got grew heard held kept knew led left lost made meant met paid put ran read reads rode rose said sang sat saw"
     " sent shot slept sold spent spoke stood stole swam taught thought threw told took understood went won wore works"
-    " wrote live like love work play hate own speak".split()
+    " wed wrote live like love work play hate own speak".split()
 )
 
 
@@ -54,8 +55,8 @@ class Token:
 class Edge:
     """What a statement says of a thing: ``words`` (folded, ``_`` for the thing) lead to ``text[start:stop]``.
 
-    ``backward`` means that the thing is what the statement ends with, and ``start:stop`` what it is about. ``exact`` is
-    False where the thing's name may be part of a longer one.
+    ``backward`` means that it leads against the relation, as from an author to a book by "Its author is ...". ``exact``
+    is False where the thing's name may be part of a longer one.
     """
 
     words: str
@@ -148,10 +149,10 @@ def _edge(
     head: tuple[Token, ...], rest: tuple[Token, ...], start: int, stop: int, backward: bool, exact: bool
 ) -> list[Edge]:
     """The edge of these words, or nothing where they speak of somebody else than the thing."""
-    if not rest or any(each.word in _PERSONAL for each in (*head, *rest)):
+    if not rest or any(each.word in _PERSONAL - _THEIRS for each in (*head, *rest)):
         return []
     words = " ".join([*(each.word for each in head), "_", *(each.word for each in rest)])
-    return [Edge(words, named(words), start, stop, backward, exact)]
+    return [Edge(words, named(words), start, stop, backward != inverted(words), exact)]
 
 
 def _name(tokens: tuple[Token, ...]) -> bool:

@@ -37,7 +37,7 @@ _SOME: Final = 24
 _LOOKUPS: Final = 400
 _ANCHORS: Final = 3
 _FACTS: Final = FACTS.replace(" FROM", ", f.settled FROM", 1)
-_HIDDEN, _ORDER, _BACK, _LOOSE, _KIND = 0.18, 0.07, 0.12, 0.12, 0.15
+_HIDDEN, _ORDER, _BACK, _LOOSE, _KIND = 0.18, 0.1, 0.12, 0.12, 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,8 @@ class _Step:
     to: Key
     words: frozenset[str]
     settled: bool
+    older: bool
+    """Whether a newer fact says the same kind of thing of the same one, in other words."""
     hidden: bool = False
 
 
@@ -94,7 +96,7 @@ class _Path:
     gained: float
     lost: float
     hidden: bool
-    nearest: tuple[int, int]
+    nearest: int
 
 
 class IndexFinder:
@@ -215,7 +217,7 @@ def _paths(search: _Search, thing: Key, view: Asked) -> list[Chain]:
     total = view.total
     if not total:
         return []
-    queue = [(0.0, 0, _Path(thing, (), 0, 0.0, 0.0, False, (view.start, view.stop - 1)))]
+    queue = [(0.0, 0, _Path(thing, (), 0, 0.0, 0.0, False, -1))]
     found: list[Chain] = []
     best, made = 0.0, 1
     for _ in range(_GROWN):
@@ -247,15 +249,13 @@ def _longer(search: _Search, path: _Path, view: Asked, total: float) -> list[_Pa
         hidden = gained < 0.15
         if hidden and (path.hidden or step.edge.backward):
             continue
-        lost = 0.01 + _HIDDEN * hidden + _BACK * step.edge.backward + _LOOSE * (not step.edge.exact)
+        lost = 0.01 + 0.02 * step.older + _HIDDEN * hidden + _BACK * step.edge.backward + _LOOSE * (not step.edge.exact)
         strong = [at for at, how in explained.items() if how >= 0.9 and view.weights[at] >= 0.5]
-        left = max((at for at in strong if at < view.start), default=None)
-        right = min((at for at in strong if at >= view.stop), default=None)
-        lost += _ORDER * ((left is not None and left > path.nearest[0]) + (right is not None and right < path.nearest[1]))
+        nearest = min((view.ranks[at] for at in strong), default=path.nearest)
+        lost += _ORDER * (nearest < path.nearest)
         taken = path.taken
         for at in explained:
             taken |= 1 << at
-        nearest = (path.nearest[0] if left is None else left, path.nearest[1] if right is None else right)
         found.append(
             _Path(
                 step.to,
@@ -305,6 +305,7 @@ def _steps(thing: Key, mentions: list[Mention]) -> list[_Step]:
     mentions.sort(key=lambda each: (each.fact.observed_s, each.fact.id), reverse=True)
     found: list[_Step] = []
     newest: dict[str, bool] = {}
+    relations: dict[str, str] = {}
     for each in mentions:
         for edge in edges_of(each.fact.text, thing):
             to = key_of(each.fact.text[edge.start : edge.stop])
@@ -315,7 +316,10 @@ def _steps(thing: Key, mentions: list[Mention]) -> list[_Step]:
                 if any(one.edge.words == edge.words and not one.edge.backward and one.edge.exact for one in found):
                     continue
             words = frozenset(word for word in edge.words.split() if word not in STOP and word not in ("_", "s"))
-            found.append(_Step(each.fact, edge, to, words, each.settled))
+            older = False
+            if edge.relation is not None and not edge.backward:
+                older = relations.setdefault(edge.relation.name, edge.words) != edge.words
+            found.append(_Step(each.fact, edge, to, words, each.settled, older))
     if any(one.edge.exact and not one.edge.backward for one in found):
         found = [one for one in found if one.edge.exact or one.edge.backward]
     return found

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.memory.edges import Key, Token, tokens_of
-from perdure.memory.relations import KINDS, LIGHT, RELATIONS, STOP, kin, named
+from perdure.memory.relations import KINDS, LIGHT, PLACES, RELATIONS, STOP, kin, named
 
 __all__ = ["Asked", "anchors_of", "asked"]
 
@@ -21,8 +21,9 @@ _JOINS: Final = frozenset("of the de la le du von van der den del di da and for 
 _QUOTED: Final = re.compile(r"[\"\u201c\u201e\u00ab]([^\"\u201c\u201d\u201e\u00ab\u00bb]{1,120})[\"\u201d\u201c\u00bb]")
 _SINGLE: Final = re.compile(r"(?<!\w)['\u2018]([^'\u2018\u2019]{1,120})['\u2019](?!\w)")
 _ANY_PLACE: Final = frozenset("place location where area site somewhere".split())
-_PLACES: Final = frozenset(["city", "country", "continent"])
 _ALL_KINDS: Final = frozenset(word for words in KINDS.values() for word in words)
+_RELATIVE: Final = frozenset("that which who whom whose where when".split())
+_AUX: Final = frozenset("is are was were be been has had have does did do can could will".split())
 _LONGEST_NAME: Final = 9
 _ANCHORS: Final = 60
 
@@ -43,6 +44,8 @@ class Asked:
     kinds: frozenset[str]
     hopes: tuple[float, ...]
     """What each token can count where the best relation for it is found."""
+    ranks: tuple[int, ...]
+    """In which order tokens are come to when the question is read from the anchor outwards."""
 
     @property
     def total(self) -> float:
@@ -52,15 +55,13 @@ class Asked:
         """What explaining all that is not in the bits of ``taken`` might add."""
         return sum(weight for at, weight in enumerate(self.hopes) if not taken >> at & 1)
 
-    def distance(self, at: int) -> int:
-        """How far a token stands from the anchor."""
-        return self.start - at if at < self.start else at - self.stop + 1
-
     def explained(self, words: frozenset[str], relation: str, gives: str, taken: int) -> dict[int, float]:
         """Return the tokens, of those not in the bits of ``taken``, that a relation explains, and how well.
 
-        Of a word that stands twice only the one nearest to the anchor: the other belongs to another step.
+        Of a word that stands twice only the one that is come to first: the other belongs to another step. So does
+        another noun for the kind of thing.
         """
+        first_noun = ""
         best: dict[str, tuple[int, int, float]] = {}
         cues = self.cues.get(relation, {})
         nouns = KINDS.get(gives, frozenset())
@@ -70,10 +71,17 @@ class Asked:
             how = cues.get(at, 0.0)
             if how < 1.0 and (token.word in words or any(kin(token.word, each) for each in words)):
                 how = 1.0
-            if not how and (token.word in nouns or (gives in _PLACES and token.word in _ANY_PLACE)):
+            if not how and (token.word in nouns or (gives in PLACES and token.word in _ANY_PLACE)):
                 how = 0.9
-            if how:
-                far = self.distance(at)
+                far = self.ranks[at]
+                if first_noun and far > best[first_noun][0]:
+                    continue
+                if first_noun and best[first_noun][2] == 0.9:
+                    del best[first_noun]
+                first_noun = token.word
+                best[first_noun] = (far, at, how)
+            elif how:
+                far = self.ranks[at]
                 if token.word not in best or far < best[token.word][0]:
                     best[token.word] = (far, at, how)
         return {at: how for _, at, how in best.values()}
@@ -108,7 +116,48 @@ def asked(question: str, start: int, stop: int) -> Asked:
         0.0 if start <= at < stop else _weight(token, at in how_well) for at, token in enumerate(tokens)
     )
     hopes = tuple(weight * max(how_well.get(at, 1.0), 0.9) for at, weight in enumerate(weights))
-    return Asked(tokens, start, stop, weights, cues, _kinds(tokens, start, stop), hopes)
+    return Asked(tokens, start, stop, weights, cues, _kinds(tokens, start, stop), hopes, _ranks(tokens, start, stop))
+
+
+def _ranks(tokens: tuple[Token, ...], start: int, stop: int) -> tuple[int, ...]:
+    """Read from the anchor outwards: owned nouns first, then to the left as far as a relative clause begins, then the
+    next verb on the right, which belongs to that clause, and so on.
+
+    "the capital of the country where X plays": plays, country, capital; "the person whom the aunt of X met": aunt, met.
+    """
+    ranks = [-1] * len(tokens)
+    order = 0
+    right = stop
+
+    def verb(owned: bool) -> None:
+        nonlocal right, order
+        got = False
+        while right < len(tokens):
+            word = tokens[right].word
+            plain = word in STOP
+            if got and (word in _AUX or word == "s" or (not plain and not owned)):
+                return
+            ranks[right] = order
+            order += 1
+            right += 1
+            got = got or not plain
+
+    while right < len(tokens) and tokens[right].word == "s":
+        right += 1
+        verb(owned=True)
+    for left in range(start - 1, -1, -1):
+        token = tokens[left]
+        after = tokens[left + 1].word
+        alone = left + 1 == start or after in ("the", "a", "an")
+        plain = token.word in STOP
+        if token.word in _RELATIVE or (alone and token.lower and not plain and not token.word.endswith("ed")):
+            verb(owned=False)
+        ranks[left] = order
+        order += 1
+    for at in range(right, len(tokens)):
+        ranks[at] = order
+        order += 1
+    return tuple(ranks)
 
 
 def _weight(token: Token, cued: bool) -> float:
@@ -129,7 +178,7 @@ def _kinds(tokens: tuple[Token, ...], start: int, stop: int) -> frozenset[str]:
         if token.word in ("who", "whom"):
             return frozenset(["person", ""])
         if token.word == "where":
-            return _PLACES
+            return PLACES
         if token.word == "when":
             return frozenset(["time"])
         if token.word in ("which", "what"):
@@ -138,7 +187,7 @@ def _kinds(tokens: tuple[Token, ...], start: int, stop: int) -> frozenset[str]:
                 if start <= more < stop:
                     break
                 if word in _ANY_PLACE:
-                    return _PLACES
+                    return PLACES
                 kinds = frozenset(kind for kind, nouns in KINDS.items() if word in nouns)
                 if kinds:
                     return kinds

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["KINDS", "LIGHT", "RELATIONS", "STOP", "Relation", "kin", "named"]
+__all__ = ["KINDS", "LIGHT", "PLACES", "RELATIONS", "STOP", "Relation", "inverted", "kin", "named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ LIGHT: Final = frozenset(
 
 KINDS: Final[dict[str, frozenset[str]]] = {
     "country": frozenset("country countries nation nations state land homeland kingdom".split()),
-    "city": frozenset("city cities town towns place location capital municipality village area site".split()),
+    "city": frozenset("city cities town towns place location municipality village area site".split()),
     "continent": frozenset("continent continents".split()),
     "person": frozenset(
         "who whom person people individual man woman someone actor artist leader performer sportsperson".split()
@@ -73,6 +73,9 @@ KINDS: Final[dict[str, frozenset[str]]] = {
     "time": frozenset("when date year day month".split()),
 }
 """The kinds of things, and the nouns that stand for them in a question."""
+
+KINDS["place"] = KINDS["city"] | KINDS["country"] | KINDS["continent"]
+PLACES: Final = frozenset(["city", "country", "continent", "place"])
 
 RELATIONS: Final[tuple[Relation, ...]] = (
     _relation("capital", "city", r"capital", r"seat of government|government"),
@@ -297,9 +300,15 @@ RELATIONS: Final[tuple[Relation, ...]] = (
     _relation("mother", "person", r"mother", r"parents?|mum|mom|born to"),
     _relation("sibling", "person", r"siblings?|brothers?|sisters?", words="sibling brother sister"),
     _relation("successor", "", r"succe\w+|followed by", r"follow\w*|after|next|replac\w+", "successor succeeded"),
-    _relation("membership", "group", r"members? of|joined|part of", r"belong\w*|member\w*|team|club|part|party"),
+    _relation("membership", "group", r"members? of|plays for|joined|part of", r"belong\w*|member\w*|team|club|part|party"),
     _relation("residence", "city", r"lives?|lived|resid\w+|moved to|home", r"live|living|address|dwell\w*|stay\w*"),
-    _relation("location", "city", r"located|situated|lies in|stands in|location", r"where|place|find|found|situat\w*"),
+    _relation(
+        "location",
+        "place",
+        r"located|situated|lies in|stands in|location|(?:city|town|village|region|part) (?:in|of)",
+        r"where|place|find|found|situat\w*|lies?",
+        "located situated lies stands city town village region part",
+    ),
     _relation("leader", "person", r"leader|led by|heads?|headed by|boss", r"leads?|in charge|rul\w+|run by|runs"),
 )
 """In order of preference: a statement is taken for the first whose words it has."""
@@ -314,15 +323,57 @@ _ENDS: Final = frozenset(
 def kin(one: str, other: str) -> bool:
     """Whether two folded words come from one: they share a beginning of four letters or more, and only end otherwise.
 
-    >>> kin("founder", "founded"), kin("location", "located"), kin("country", "county")
+    >>> kin("founder", "founded"), kin("ally", "allied"), kin("country", "county")
     (True, True, False)
     """
+    one, other = (each[:-3] + "y" if each.endswith(("ies", "ied")) else each for each in (one, other))
     if one == other:
         return True
     same = 0
     while same < min(len(one), len(other)) and one[same] == other[same]:
         same += 1
     return any(one[at:] in _ENDS and other[at:] in _ENDS for at in range(same, max(3, same - 3), -1))
+
+
+_DONE_BY: Final = frozenset(
+    [
+        "author",
+        "broadcaster",
+        "chair",
+        "chief executive",
+        "creator",
+        "developer",
+        "director",
+        "employer",
+        "founder",
+        "head of government",
+        "head of state",
+        "leader",
+        "maker",
+        "owner",
+        "performer",
+        "publisher",
+        "record label",
+    ]
+)
+_THE_OF: Final = re.compile(r"^_ (?:\w+ )?(?:is|was|became|becomes|are|were) the (?:\w+ ){1,5}(?:of|for)$")
+_AN_OF: Final = re.compile(r"^_ (?:\w+ )?(?:is|was|became|becomes|are|were) (?:an? )?(?:\w+ ){1,3}(?:of|for)$")
+_DOES: Final = re.compile(r"^_ (?:\w+ )?(?!(?:in|at|for|by|with|from|to|on|as)$)\w+$")
+
+
+@lru_cache(2048)
+def inverted(words: str) -> bool:
+    """Whether a statement's words lead from what it ends with to its subject, as ``_ is the capital of`` and ``_ wrote`` do.
+
+    >>> inverted("_ is the capital of"), inverted("_ founded"), inverted("_ was founded by"), inverted("_ married")
+    (True, True, False, False)
+    """
+    relation = named(words)
+    if relation is not None and relation.name in ("citizenship", "membership", "location"):
+        return False
+    if _THE_OF.match(words):
+        return True
+    return relation is not None and relation.name in _DONE_BY and bool(_DOES.match(words) or _AN_OF.match(words))
 
 
 @lru_cache(2048)
