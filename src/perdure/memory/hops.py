@@ -37,7 +37,8 @@ _SOME: Final = 24
 _LOOKUPS: Final = 400
 _ANCHORS: Final = 3
 _FACTS: Final = FACTS.replace(" FROM", ", f.settled FROM", 1)
-_HIDDEN, _ORDER, _BACK, _LOOSE, _KIND = 0.18, 0.1, 0.12, 0.12, 0.15
+_NOUN: Final = 0.9
+_HIDDEN, _ORDER, _BACK, _LOOSE, _KIND, _ONLY = 0.18, 0.1, 0.12, 0.12, 0.15, 0.06
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,17 +245,22 @@ def _longer(search: _Search, path: _Path, view: Asked, total: float) -> list[_Pa
             continue
         relation = step.edge.relation
         gives = relation.gives if relation is not None and not step.edge.backward else ""
-        explained = view.explained(step.words, relation.name if relation is not None else "", gives, path.taken)
+        explained, noun = view.explained(step.words, relation.name if relation is not None else "", gives, path.taken)
         gained = sum(view.weights[at] * how for at, how in explained.items())
         hidden = gained < 0.15
+        lost = 0.01 + 0.02 * step.older
+        if noun is not None:
+            gained += _NOUN * view.weights[noun]
+            if hidden and view.weights[noun] >= 0.5:
+                hidden, lost = False, lost + _ONLY
         if hidden and (path.hidden or step.edge.backward):
             continue
-        lost = 0.01 + 0.02 * step.older + _HIDDEN * hidden + _BACK * step.edge.backward + _LOOSE * (not step.edge.exact)
-        strong = [at for at, how in explained.items() if how >= 0.9 and view.weights[at] >= 0.5]
+        lost += _HIDDEN * hidden + _BACK * step.edge.backward + _LOOSE * (not step.edge.exact)
+        strong = [at for at, how in explained.items() if how >= 0.7 and view.weights[at] >= 0.5]
         nearest = min((view.ranks[at] for at in strong), default=path.nearest)
         lost += _ORDER * (nearest < path.nearest)
         taken = path.taken
-        for at in explained:
+        for at in explained if noun is None else [*explained, noun]:
             taken |= 1 << at
         found.append(
             _Path(

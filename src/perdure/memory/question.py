@@ -46,6 +46,8 @@ class Asked:
     """What each token can count where the best relation for it is found."""
     ranks: tuple[int, ...]
     """In which order tokens are come to when the question is read from the anchor outwards."""
+    strong: frozenset[int]
+    """Tokens that name some relation surely."""
 
     @property
     def total(self) -> float:
@@ -55,36 +57,40 @@ class Asked:
         """What explaining all that is not in the bits of ``taken`` might add."""
         return sum(weight for at, weight in enumerate(self.hopes) if not taken >> at & 1)
 
-    def explained(self, words: frozenset[str], relation: str, gives: str, taken: int) -> dict[int, float]:
-        """Return the tokens, of those not in the bits of ``taken``, that a relation explains, and how well.
+    def explained(
+        self, words: frozenset[str], relation: str, gives: str, taken: int
+    ) -> tuple[dict[int, float], int | None]:
+        """Return the tokens, of those not in the bits of ``taken``, that a relation explains and how well, and the noun
+        for the kind of thing that it leads to.
 
-        Of a word that stands twice only the one that is come to first: the other belongs to another step. So does
-        another noun for the kind of thing.
+        Of a word that stands twice only the one that is come to first: the other belongs to another step.
         """
-        first_noun = ""
-        best: dict[str, tuple[int, int, float]] = {}
         cues = self.cues.get(relation, {})
-        nouns = KINDS.get(gives, frozenset())
-        for at, token in enumerate(self.tokens):
-            if taken >> at & 1 or not self.weights[at]:
-                continue
+        best: dict[str, tuple[int, int, float]] = {}
+        free = [at for at, weight in enumerate(self.weights) if weight and not taken >> at & 1]
+        for at in free:
+            word = self.tokens[at].word
             how = cues.get(at, 0.0)
-            if how < 1.0 and (token.word in words or any(kin(token.word, each) for each in words)):
+            if how < 1.0 and (word in words or any(kin(word, each) for each in words)):
                 how = 1.0
-            if not how and (token.word in nouns or (gives in PLACES and token.word in _ANY_PLACE)):
-                how = 0.9
-                far = self.ranks[at]
-                if first_noun and far > best[first_noun][0]:
-                    continue
-                if first_noun and best[first_noun][2] == 0.9:
-                    del best[first_noun]
-                first_noun = token.word
-                best[first_noun] = (far, at, how)
-            elif how:
-                far = self.ranks[at]
-                if token.word not in best or far < best[token.word][0]:
-                    best[token.word] = (far, at, how)
-        return {at: how for _, at, how in best.values()}
+            if how and (word not in best or self.ranks[at] < best[word][0]):
+                best[word] = (self.ranks[at], at, how)
+        found = {at: how for _, at, how in best.values()}
+        if any(how == 1.0 for how in found.values()):
+            found = {at: how for at, how in found.items() if how == 1.0 or at not in self.strong}
+        nouns = KINDS.get(gives, _ALL_KINDS if found else frozenset())
+        noun = min(
+            (
+                at
+                for at in free
+                if at not in found
+                and (gives or at not in self.strong)
+                and (self.tokens[at].word in nouns or (gives in PLACES and self.tokens[at].word in _ANY_PLACE))
+            ),
+            key=self.ranks.__getitem__,
+            default=None,
+        )
+        return found, noun
 
 
 def asked(question: str, start: int, stop: int) -> Asked:
@@ -115,8 +121,9 @@ def asked(question: str, start: int, stop: int) -> Asked:
     weights = tuple(
         0.0 if start <= at < stop else _weight(token, at in how_well) for at, token in enumerate(tokens)
     )
+    strong = frozenset(at for at, how in how_well.items() if how == 1.0)
     hopes = tuple(weight * max(how_well.get(at, 1.0), 0.9) for at, weight in enumerate(weights))
-    return Asked(tokens, start, stop, weights, cues, _kinds(tokens, start, stop), hopes, _ranks(tokens, start, stop))
+    return Asked(tokens, start, stop, weights, cues, _kinds(tokens, start, stop), hopes, _ranks(tokens, start, stop), strong)
 
 
 def _ranks(tokens: tuple[Token, ...], start: int, stop: int) -> tuple[int, ...]:

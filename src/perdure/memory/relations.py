@@ -61,7 +61,7 @@ KINDS: Final[dict[str, frozenset[str]]] = {
         "who whom person people individual man woman someone actor artist leader performer sportsperson".split()
     ),
     "group": frozenset(
-        "company organization organisation institution firm university college school corporation employer entity"
+        "company organization organisation institution firm university college school corporation entity"
         " team club band agency party".split()
     ),
     "language": frozenset("language languages tongue".split()),
@@ -285,8 +285,8 @@ RELATIONS: Final[tuple[Relation, ...]] = (
     _relation(
         "spouse",
         "person",
-        r"married|spouse|wife|husband|wed|weds|engaged to|life partner",
-        r"marr\w+|partner|wedded|consort|significant other",
+        r"married|spouse|wife|husband|wed|weds|engaged to|partner",
+        r"marr\w+|wedded|consort|significant other",
         "married spouse wife husband wed partner",
     ),
     _relation(
