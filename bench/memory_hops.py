@@ -20,9 +20,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from perdure.memory.hops import SURE, Chain, IndexFinder, follow
+from perdure.memory.hops import Chain, follow
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
+from perdure.memory.mentions import IndexFinder
 from perdure.memory.records import Role
 
 
@@ -84,7 +85,7 @@ def measure(row: dict[str, object], *, show: bool, sure: float) -> None:
             given += best is not None
             exact += best is not None and right(best.answer, gold)
             within += best is not None and right(best.facts[-1].text, gold)
-            if best is not None and best.score >= SURE and len(best.facts) > 1:
+            if best is not None and best.sure:
                 several += 1
                 harmed += not right(best.answer, gold)
             first = index.search(question, limit=1)
@@ -93,7 +94,14 @@ def measure(row: dict[str, object], *, show: bool, sure: float) -> None:
                 mark = "ok " if best and right(best.answer, gold) else "-- "
                 print(mark, question, "|", gold[0])
                 for chain in chains[:2]:
-                    print("      ", chain.score, " > ".join(each.text for each in chain.facts), "|", chain.unexplained)
+                    print(
+                        "      ",
+                        chain.score,
+                        chain.doubts,
+                        " > ".join(each.text for each in chain.facts),
+                        "|",
+                        chain.unexplained,
+                    )
         index.close()
         ledger.close()
     count = len(questions)

@@ -16,7 +16,7 @@ from typing import Final
 
 from perdure.memory.relations import Relation, inverted, named
 
-__all__ = ["Edge", "Key", "Token", "edges_of", "folded", "key_of", "tokens_of"]
+__all__ = ["Edge", "Key", "Token", "edges_of", "folded", "key_of", "past", "tokens_of", "verbal"]
 
 Key = tuple[str, ...]
 
@@ -82,8 +82,7 @@ def folded(text: str) -> str:
 def tokens_of(text: str) -> tuple[Token, ...]:
     """The words of a text, in order."""
     return tuple(
-        Token(folded(each[0]), each.start(), each.end(), each[0][0].islower())
-        for each in _WORD.finditer(text)
+        Token(folded(each[0]), each.start(), each.end(), each[0][0].islower()) for each in _WORD.finditer(text)
     )
 
 
@@ -118,7 +117,7 @@ def _forward(text: str, tokens: tuple[Token, ...], at: int, end: int) -> list[Ed
     rest = tokens[end:]
     if not rest[0].lower and not _owned(text, tokens, end):
         exact = False
-    elif not head and not _verb(rest[0].word) and not _owned(text, tokens, end):
+    elif not head and not verbal(rest[0].word) and not _owned(text, tokens, end):
         exact = False
     cut = _cut(tokens, end, bool(head) or _owned(text, tokens, end))
     if cut is None:
@@ -189,8 +188,14 @@ def _owned(text: str, tokens: tuple[Token, ...], at: int) -> bool:
     return tokens[at].word == "s" and text[tokens[at].start - 1] in "'\u2019" and at + 1 < len(tokens)
 
 
-def _verb(word: str) -> bool:
-    return word in _AUXILIARY or word in _VERBS or (len(word) > 3 and (word.endswith("ed") or word.endswith("s")))
+def past(word: str) -> bool:
+    """Whether a folded word is likely a verb in the past, as ``wrote`` and ``founded``."""
+    return word in _VERBS or (len(word) > 3 and word.endswith("ed"))
+
+
+def verbal(word: str) -> bool:
+    """Whether a folded word is likely a verb behind its subject."""
+    return word in _AUXILIARY or past(word) or (len(word) > 3 and word.endswith("s"))
 
 
 def _cut(tokens: tuple[Token, ...], end: int, headed: bool) -> int | None:
@@ -245,7 +250,11 @@ def _subject(body: tuple[Token, ...]) -> tuple[int, int] | None:
             ):
                 start = at + 1
                 break
-            if body[at].word in _PREPOSITIONS and body[at + 1].word in _ARTICLES and not body[min(at + 2, len(body) - 1)].lower:
+            if (
+                body[at].word in _PREPOSITIONS
+                and body[at + 1].word in _ARTICLES
+                and not body[min(at + 2, len(body) - 1)].lower
+            ):
                 start = at + 2
                 break
     stop = start + 1
@@ -253,7 +262,7 @@ def _subject(body: tuple[Token, ...]) -> tuple[int, int] | None:
         word = body[stop]
         if word.word == "s":
             break
-        if word.lower and (word.word in _AUXILIARY or word.word in _VERBS or (_verb(word.word) and word.lower)):
+        if word.lower and (word.word in _AUXILIARY or word.word in _VERBS or (verbal(word.word) and word.lower)):
             break
         stop += 1
     return (start, stop) if stop <= len(body) and start < len(body) else None

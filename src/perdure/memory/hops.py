@@ -15,19 +15,18 @@ import heapq
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Protocol
+from typing import Final
 
-from perdure.memory.edges import Edge, Key, edges_of, key_of, tokens_of
-from perdure.memory.ledger import FACTS, Ledger, fact_of
-from perdure.memory.lexical import LexicalIndex
+from perdure.memory.edges import Edge, Key, edges_of, key_of
+from perdure.memory.mentions import Finder, Mention
 from perdure.memory.question import Asked, anchors_of, asked
-from perdure.memory.records import Fact, Hit, State
-from perdure.memory.relations import RELATIONS, STOP, kin
+from perdure.memory.records import Fact, Hit
+from perdure.memory.relations import DONE_BY, PLACES, RELATIONS, STOP, kin
 
-__all__ = ["Chain", "Finder", "IndexFinder", "Mention", "follow", "hop_hits"]
+__all__ = ["SURE", "Chain", "follow", "hop_hits"]
 
-SURE: Final = 0.6
-"""From this score on a chain of two facts or more is a better answer than one-hop search."""
+SURE: Final = 0.5
+"""From this score on a chain of two facts or more without doubts is a better answer than one-hop search."""
 
 _HOPS: Final = 4
 _GROWN: Final = 40
@@ -36,26 +35,11 @@ _FEW: Final = 64
 _SOME: Final = 24
 _LOOKUPS: Final = 400
 _ANCHORS: Final = 3
-_FACTS: Final = FACTS.replace(" FROM", ", f.settled FROM", 1)
 _NOUN: Final = 0.9
-_HIDDEN, _ORDER, _BACK, _LOOSE, _KIND, _ONLY = 0.18, 0.1, 0.12, 0.12, 0.15, 0.06
-
-
-@dataclass(frozen=True, slots=True)
-class Mention:
-    """A fact that names a thing; ``settled`` where rules have looked already what it replaces."""
-
-    fact: Fact
-    settled: bool
-
-
-class Finder(Protocol):
-    """Looks facts up by the names in them."""
-
-    def mentions(self, name: Sequence[str], *, with_any: Sequence[str], limit: int) -> list[Mention]:
-        """Return current facts with the words of ``name`` side by side and one of ``with_any`` if there are any, the
-        newest first, at most ``limit`` passages of them."""
-        ...
+_HIDDEN, _ORDER, _BACK, _LOOSE, _KIND, _ONLY = 0.18, 0.1, 0.2, 0.12, 0.15, 0.06
+_SAME: Final = frozenset(["_ is", "_ was", "_ are", "_ were"])
+_SILENT: Final = PLACES | {"job", "sport", "genre", "religion", "language"}
+"""Kinds of things that questions pass over: a club's country is that of its sport, a town's continent its country's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +55,13 @@ class Chain:
     stop: int
     score: float
     unexplained: tuple[str, ...]
+    doubts: int = 0
+    """Steps that the question does not ask for in so many words, or not in that order or direction."""
+
+    @property
+    def sure(self) -> bool:
+        """Whether it is a better answer than what one-hop search finds first."""
+        return len(self.facts) > 1 and not self.doubts and self.score >= SURE
 
     @property
     def answer(self) -> str:
@@ -98,40 +89,7 @@ class _Path:
     lost: float
     hidden: bool
     nearest: int
-
-
-class IndexFinder:
-    """Looks facts up in the lexical index of a space, as it is when this is made: make one for each question."""
-
-    def __init__(self, ledger: Ledger, index: LexicalIndex) -> None:
-        self.ledger = ledger
-        self.index = index
-        index.catch_up()
-
-    def mentions(self, name: Sequence[str], *, with_any: Sequence[str], limit: int) -> list[Mention]:
-        db = self.ledger.connection()
-        found: list[Mention] = []
-        heads = {head: head for head in self.index.containing(name, with_any=with_any, limit=limit)}
-        while heads:
-            marks = ",".join("?" * len(heads))
-            following: dict[int, int] = {}
-            for row in db.execute(f"{_FACTS} WHERE f.id IN ({marks})", list(heads)):
-                number, head, text = row[0], row[4], row[5]
-                if head != heads[number]:
-                    continue
-                following[number + 1] = head
-                if row[11] == State.CURRENT.value and isinstance(text, str) and _names(text, name):
-                    found.append(Mention(fact_of(row), bool(row[15])))
-            heads = following
-        return found
-
-
-def _names(text: str, name: Sequence[str]) -> bool:
-    words = [each.word for each in tokens_of(text)]
-    size = len(name)
-    return any(
-        words[at] == name[0] and words[at : at + size] == list(name) for at in range(len(words) - size + 1)
-    )
+    doubts: int
 
 
 class _Search:
@@ -218,7 +176,7 @@ def _paths(search: _Search, thing: Key, view: Asked) -> list[Chain]:
     total = view.total
     if not total:
         return []
-    queue = [(0.0, 0, _Path(thing, (), 0, 0.0, 0.0, False, -1))]
+    queue = [(0.0, 0, _Path(thing, (), 0, 0.0, 0.0, False, -1, 0))]
     found: list[Chain] = []
     best, made = 0.0, 1
     for _ in range(_GROWN):
@@ -253,12 +211,21 @@ def _longer(search: _Search, path: _Path, view: Asked, total: float) -> list[_Pa
             gained += _NOUN * view.weights[noun]
             if hidden and view.weights[noun] >= 0.5:
                 hidden, lost = False, lost + _ONLY
+        same = hidden and step.edge.words in _SAME
+        hidden = hidden and not same
         if hidden and (path.hidden or step.edge.backward):
             continue
-        lost += _HIDDEN * hidden + _BACK * step.edge.backward + _LOOSE * (not step.edge.exact)
+        doubts = path.doubts + (hidden and gives not in _SILENT)
+        lost += _HIDDEN * hidden + _LOOSE * (not step.edge.exact)
         strong = [at for at, how in explained.items() if how >= 0.7 and view.weights[at] >= 0.5]
+        if step.edge.backward and not (
+            view.by(explained) or (relation is not None and relation.name in DONE_BY and view.doing & explained.keys())
+        ):
+            lost += _BACK
+            doubts += 1
         nearest = min((view.ranks[at] for at in strong), default=path.nearest)
         lost += _ORDER * (nearest < path.nearest)
+        doubts += nearest < path.nearest
         taken = path.taken
         for at in explained if noun is None else [*explained, noun]:
             taken |= 1 << at
@@ -271,6 +238,7 @@ def _longer(search: _Search, path: _Path, view: Asked, total: float) -> list[_Pa
                 path.lost + lost,
                 path.hidden or hidden,
                 nearest,
+                doubts,
             )
         )
     found.sort(key=lambda each: each.lost - each.gained)
@@ -292,9 +260,7 @@ def _chain(path: _Path, view: Asked) -> Chain:
     if view.kinds and gives not in view.kinds:
         lost += _KIND if gives or last.edge.backward else 0.0
     left = tuple(
-        each.word
-        for at, each in enumerate(view.tokens)
-        if view.weights[at] > 0.2 and not path.taken >> at & 1
+        each.word for at, each in enumerate(view.tokens) if view.weights[at] > 0.2 and not path.taken >> at & 1
     )
     return Chain(
         tuple(each.fact for each in path.steps),
@@ -302,6 +268,7 @@ def _chain(path: _Path, view: Asked) -> Chain:
         last.edge.stop,
         round(path.gained - lost, 4),
         left,
+        path.doubts + any(view.weights[at] >= 0.5 and not path.taken >> at & 1 for at in view.strong | view.names),
     )
 
 
@@ -331,15 +298,223 @@ def _steps(thing: Key, mentions: list[Mention]) -> list[_Step]:
     return found
 
 
-def hop_hits(question: str, finder: Finder, *, deadline_s: float = 0.5) -> list[Hit]:
-    """Return the facts of the best chain as hits, the one with the answer first; none where no chain is sure.
+def hop_hits(question: str, finder: Finder, *, doubts: int = 0, deadline_s: float = 0.5) -> list[Hit]:
+    """Return the facts of the best chain as hits, the one with the answer first; none where plain search is as good.
 
-    A sure chain has two facts or more and a score of `SURE` at least.
+    That is: fewer than two facts, a score below `SURE`, or more than ``doubts`` steps that the question does not ask
+    for in so many words. ``why`` of the first hit quotes the answer within it.
     """
     for chain in follow(question, finder, limit=1, deadline_s=deadline_s):
-        if len(chain.facts) > 1 and chain.score >= SURE:
+        if len(chain.facts) > 1 and chain.score >= SURE and chain.doubts <= doubts:
+            last = len(chain.facts)
             return [
-                Hit(fact, chain.score, f"hop {len(chain.facts) - at} of {len(chain.facts)}")
-                for at, fact in enumerate(reversed(chain.facts))
+                Hit(fact, chain.score, f"hop {at} of {last}" + (f": {chain.answer}" if at == last else ""))
+                for at, fact in reversed(list(enumerate(chain.facts, 1)))
             ]
     return []
+
+
+class _Search:
+    """One question: what was looked up for it, and how much more may be."""
+
+    def __init__(self, finder: Finder, question: str, clock: Callable[[], float], until_s: float) -> None:
+        self.finder = finder
+        self.clock = clock
+        self.until_s = until_s
+        self.lookups = 0
+        self.known: dict[Key, list[_Step]] = {}
+        view = asked(question, 0, 0)
+        cued = sorted(
+            (each for each in RELATIONS if each.name in view.cues),
+            key=lambda each: -sum(view.weights[at] * how for at, how in view.cues[each.name].items()),
+        )
+        own = tuple(each.word for each, weight in zip(view.tokens, view.weights, strict=True) if weight >= 0.7)
+        self.narrow: list[tuple[str, ...]] = [each.words for each in cued[:6]]
+        rest = tuple(word for each in cued[6:16] for word in each.words)
+        self.narrow += [rest] if rest else []
+        self.own = own
+
+    @property
+    def spent(self) -> bool:
+        return self.lookups >= _LOOKUPS or self.clock() > self.until_s
+
+    def look(self, name: Key, with_any: Sequence[str], limit: int) -> list[Mention]:
+        if self.spent:
+            return []
+        self.lookups += 1
+        return self.finder.mentions(name, with_any=with_any, limit=limit)
+
+    def steps(self, thing: Key) -> list[_Step]:
+        """What leads from a thing to others, by facts that hold."""
+        known = self.known.get(thing)
+        if known is None:
+            found = {each.fact.id: each for each in self.look(thing, (), _FEW)}
+            if len(found) >= _FEW:
+                for few in [self.own, *self.narrow]:
+                    words = tuple(each for each in few if not any(kin(each, word) for word in thing))
+                    if words:
+                        found.update((each.fact.id, each) for each in self.look(thing, words, _SOME))
+            known = self.known[thing] = _steps(thing, list(found.values()))
+        return known
+
+    def holds(self, step: _Step, thing: Key) -> bool:
+        """Whether the subject of a fact that was come to from its end has no newer fact of the same words."""
+        newest = [each for each in self.steps(step.to) if each.edge.words == step.edge.words and not each.edge.backward]
+        return not newest or any(each.to == thing for each in newest)
+
+
+def follow(
+    question: str,
+    finder: Finder,
+    *,
+    limit: int = 3,
+    deadline_s: float = 0.5,
+    clock: Callable[[], float] = time.monotonic,
+) -> list[Chain]:
+    """Return the best chains for a question, the best first; none where nothing in it names a thing of the facts.
+
+    A chain of one fact is what one-hop search finds as well; it is given so that scores can be compared. After
+    ``deadline_s`` seconds the best of what was seen by then is returned.
+    """
+    search = _Search(finder, question, clock, clock() + deadline_s)
+    chains: list[Chain] = []
+    anchors: list[tuple[int, int]] = []
+    for thing, start, stop, name in anchors_of(question):
+        if search.spent or len(anchors) == _ANCHORS or (anchors and not name):
+            break
+        if any(start >= first and stop <= last for first, last in anchors):
+            continue
+        if any(each.edge.exact for each in search.steps(thing)):
+            anchors.append((start, stop))
+            chains += _paths(search, thing, asked(question, start, stop))
+    best: dict[tuple[int, int], Chain] = {}
+    for chain in sorted(chains, key=lambda each: -each.score):
+        best.setdefault((chain.facts[-1].id, chain.start), chain)
+    return list(best.values())[:limit]
+
+
+def _paths(search: _Search, thing: Key, view: Asked) -> list[Chain]:
+    """Best first: the path that explains most so far goes on, until no other can come to explain more."""
+    total = view.total
+    if not total:
+        return []
+    queue = [(0.0, 0, _Path(thing, (), 0, 0.0, 0.0, False, -1, 0))]
+    found: list[Chain] = []
+    best, made = 0.0, 1
+    for _ in range(_GROWN):
+        if not queue or search.spent:
+            break
+        _, _, path = heapq.heappop(queue)
+        if len(path.steps) == _HOPS or path.gained - path.lost + view.hope(path.taken) / total <= best:
+            continue
+        for each in _longer(search, path, view, total):
+            if not each.steps[-1].hidden:
+                found.append(_chain(each, view))
+                best = max(best, found[-1].score)
+            heapq.heappush(queue, (each.lost - each.gained, made, each))
+            made += 1
+    return found
+
+
+def _longer(search: _Search, path: _Path, view: Asked, total: float) -> list[_Path]:
+    """The paths that go one step on, the best few."""
+    found: list[_Path] = []
+    before = {each.fact.id for each in path.steps}
+    for step in search.steps(path.at):
+        if step.fact.id in before:
+            continue
+        relation = step.edge.relation
+        gives = relation.gives if relation is not None and not step.edge.backward else ""
+        explained, noun = view.explained(step.words, relation.name if relation is not None else "", gives, path.taken)
+        gained = sum(view.weights[at] * how for at, how in explained.items())
+        hidden = gained < 0.15
+        lost = 0.01 + 0.02 * step.older
+        if noun is not None:
+            gained += _NOUN * view.weights[noun]
+            if hidden and view.weights[noun] >= 0.5:
+                hidden, lost = False, lost + _ONLY
+        same = hidden and step.edge.words in _SAME
+        hidden = hidden and not same
+        if hidden and (path.hidden or step.edge.backward):
+            continue
+        doubts = path.doubts + (hidden and gives not in _SILENT)
+        lost += _HIDDEN * hidden + _LOOSE * (not step.edge.exact)
+        strong = [at for at, how in explained.items() if how >= 0.7 and view.weights[at] >= 0.5]
+        if step.edge.backward and not (
+            view.by(explained) or (relation is not None and relation.name in DONE_BY and view.doing & explained.keys())
+        ):
+            lost += _BACK
+            doubts += 1
+        nearest = min((view.ranks[at] for at in strong), default=path.nearest)
+        lost += _ORDER * (nearest < path.nearest)
+        doubts += nearest < path.nearest
+        taken = path.taken
+        for at in explained if noun is None else [*explained, noun]:
+            taken |= 1 << at
+        found.append(
+            _Path(
+                step.to,
+                (*path.steps, replace(step, hidden=hidden)),
+                taken,
+                path.gained + gained / total,
+                path.lost + lost,
+                path.hidden or hidden,
+                nearest,
+                doubts,
+            )
+        )
+    found.sort(key=lambda each: each.lost - each.gained)
+    kept: list[_Path] = []
+    for each in found:
+        if len(kept) == _STEPS:
+            break
+        last = each.steps[-1]
+        if not last.edge.backward or last.settled or search.holds(last, path.at):
+            kept.append(each)
+    return kept
+
+
+def _chain(path: _Path, view: Asked) -> Chain:
+    last = path.steps[-1]
+    relation = last.edge.relation
+    gives = relation.gives if relation is not None and not last.edge.backward else ""
+    lost = path.lost
+    if view.kinds and gives not in view.kinds:
+        lost += _KIND if gives or last.edge.backward else 0.0
+    left = tuple(
+        each.word for at, each in enumerate(view.tokens) if view.weights[at] > 0.2 and not path.taken >> at & 1
+    )
+    return Chain(
+        tuple(each.fact for each in path.steps),
+        last.edge.start,
+        last.edge.stop,
+        round(path.gained - lost, 4),
+        left,
+        path.doubts + any(view.weights[at] >= 0.5 and not path.taken >> at & 1 for at in view.strong | view.names),
+    )
+
+
+def _steps(thing: Key, mentions: list[Mention]) -> list[_Step]:
+    """The edges of the facts that name a thing; of the same words for the same thing only the newest, unless rules
+    have settled that all of them hold."""
+    mentions.sort(key=lambda each: (each.fact.observed_s, each.fact.id), reverse=True)
+    found: list[_Step] = []
+    newest: dict[str, bool] = {}
+    relations: dict[str, str] = {}
+    for each in mentions:
+        for edge in edges_of(each.fact.text, thing):
+            to = key_of(each.fact.text[edge.start : edge.stop])
+            if not to or to == thing:
+                continue
+            if not edge.backward and edge.exact and not newest.setdefault(edge.words, each.settled):
+                newest[edge.words] = False
+                if any(one.edge.words == edge.words and not one.edge.backward and one.edge.exact for one in found):
+                    continue
+            words = frozenset(word for word in edge.words.split() if word not in STOP and word not in ("_", "s"))
+            older = False
+            if edge.relation is not None and not edge.backward:
+                older = relations.setdefault(edge.relation.name, edge.words) != edge.words
+            found.append(_Step(each.fact, edge, to, words, each.settled, older))
+    if any(one.edge.exact and not one.edge.backward for one in found):
+        found = [one for one in found if one.edge.exact or one.edge.backward]
+    return found

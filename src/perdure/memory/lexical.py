@@ -145,4 +145,5 @@ class LexicalIndex:
 
 
 def _phrase(words: str) -> str:
-    return '"' + words.replace('"', '""').replace("\0", " ") + '"'
+    sound = words.encode("utf-8", "replace").decode()
+    return '"' + sound.replace('"', '""').replace("\0", " ") + '"'

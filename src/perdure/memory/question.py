@@ -7,17 +7,19 @@ at the end; the relation that is followed first is named nearest to it, the next
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from perdure.memory.edges import Key, Token, tokens_of
+from perdure.memory.edges import Key, Token, past, tokens_of, verbal
 from perdure.memory.relations import KINDS, LIGHT, PLACES, RELATIONS, STOP, kin, named
 
 __all__ = ["Asked", "anchors_of", "asked"]
 
 _LONGEST: Final = 80
-_JOINS: Final = frozenset("of the de la le du von van der den del di da and for in on to al el y s d's at by a an".split())
+_JOINS: Final = frozenset(
+    "of the de la le du von van der den del di da and for in on to al el y s d's at by a an".split()
+)
 _QUOTED: Final = re.compile(r"[\"\u201c\u201e\u00ab]([^\"\u201c\u201d\u201e\u00ab\u00bb]{1,120})[\"\u201d\u201c\u00bb]")
 _SINGLE: Final = re.compile(r"(?<!\w)['\u2018]([^'\u2018\u2019]{1,120})['\u2019](?!\w)")
 _ANY_PLACE: Final = frozenset("place location where area site somewhere".split())
@@ -48,6 +50,14 @@ class Asked:
     """In which order tokens are come to when the question is read from the anchor outwards."""
     strong: frozenset[int]
     """Tokens that name some relation surely."""
+    names: frozenset[int]
+    """Tokens of other names than the anchor."""
+    doing: frozenset[int]
+    """Tokens of verbs behind the anchor: what it does, or what is done to it."""
+
+    def by(self, tokens: Iterable[int]) -> bool:
+        """Whether one of the tokens is followed by ``by``: who did it is known, and what was done is asked for."""
+        return any(at + 1 < len(self.tokens) and self.tokens[at + 1].word == "by" for at in tokens)
 
     @property
     def total(self) -> float:
@@ -118,20 +128,22 @@ def asked(question: str, start: int, stop: int) -> Asked:
     for each in cues.values():
         for at, how in each.items():
             how_well[at] = max(how, how_well.get(at, 0.0))
-    weights = tuple(
-        0.0 if start <= at < stop else _weight(token, at in how_well) for at, token in enumerate(tokens)
-    )
+    weights = tuple(0.0 if start <= at < stop else _weight(token, at in how_well) for at, token in enumerate(tokens))
     strong = frozenset(at for at, how in how_well.items() if how == 1.0)
     hopes = tuple(weight * max(how_well.get(at, 1.0), 0.9) for at, weight in enumerate(weights))
-    return Asked(tokens, start, stop, weights, cues, _kinds(tokens, start, stop), hopes, _ranks(tokens, start, stop), strong)
+    names = frozenset(at for at, token in enumerate(tokens) if at and not token.lower and weights[at])
+    ranks, doing = _ranks(tokens, start, stop)
+    return Asked(tokens, start, stop, weights, cues, _kinds(tokens, start, stop), hopes, ranks, strong, names, doing)
 
 
-def _ranks(tokens: tuple[Token, ...], start: int, stop: int) -> tuple[int, ...]:
+def _ranks(tokens: tuple[Token, ...], start: int, stop: int) -> tuple[tuple[int, ...], frozenset[int]]:
     """Read from the anchor outwards: owned nouns first, then to the left as far as a relative clause begins, then the
     next verb on the right, which belongs to that clause, and so on.
 
     "the capital of the country where X plays": plays, country, capital; "the person whom the aunt of X met": aunt, met.
+    Returns the place of each token in that order, and which tokens were taken as such verbs.
     """
+    doing: set[int] = set()
     ranks = [-1] * len(tokens)
     order = 0
     right = stop
@@ -145,6 +157,8 @@ def _ranks(tokens: tuple[Token, ...], start: int, stop: int) -> tuple[int, ...]:
             if got and (word in _AUX or word == "s" or (not plain and not owned)):
                 return
             ranks[right] = order
+            if not owned:
+                doing.add(right)
             order += 1
             right += 1
             got = got or not plain
@@ -157,14 +171,15 @@ def _ranks(tokens: tuple[Token, ...], start: int, stop: int) -> tuple[int, ...]:
         after = tokens[left + 1].word
         alone = left + 1 == start or after in ("the", "a", "an")
         plain = token.word in STOP
-        if token.word in _RELATIVE or (alone and token.lower and not plain and not token.word.endswith("ed")):
+        subject = token.word in _RELATIVE and (after in _AUX or (tokens[left + 1].lower and verbal(after)))
+        if (token.word in _RELATIVE and not subject) or (alone and token.lower and not plain and not past(token.word)):
             verb(owned=False)
         ranks[left] = order
         order += 1
     for at in range(right, len(tokens)):
         ranks[at] = order
         order += 1
-    return tuple(ranks)
+    return tuple(ranks), frozenset(doing)
 
 
 def _weight(token: Token, cued: bool) -> float:
@@ -247,7 +262,11 @@ def _capital(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
             if not tokens[last - 1].lower:
                 found.append((last - first, first, last))
         for more in range(1, 4):
-            if stop + more <= len(tokens) and tokens[stop + more - 1].word not in STOP and tokens[stop - 1].word not in STOP:
+            if (
+                stop + more <= len(tokens)
+                and tokens[stop + more - 1].word not in STOP
+                and tokens[stop - 1].word not in STOP
+            ):
                 found.append((stop + more - first, first, stop + more))
             else:
                 break

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["KINDS", "LIGHT", "PLACES", "RELATIONS", "STOP", "Relation", "inverted", "kin", "named"]
+__all__ = ["DONE_BY", "KINDS", "LIGHT", "PLACES", "RELATIONS", "STOP", "Relation", "inverted", "kin", "named"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,7 +300,9 @@ RELATIONS: Final[tuple[Relation, ...]] = (
     _relation("mother", "person", r"mother", r"parents?|mum|mom|born to"),
     _relation("sibling", "person", r"siblings?|brothers?|sisters?", words="sibling brother sister"),
     _relation("successor", "", r"succe\w+|followed by", r"follow\w*|after|next|replac\w+", "successor succeeded"),
-    _relation("membership", "group", r"members? of|plays for|joined|part of", r"belong\w*|member\w*|team|club|part|party"),
+    _relation(
+        "membership", "group", r"members? of|plays for|joined|part of", r"belong\w*|member\w*|team|club|part|party"
+    ),
     _relation("residence", "city", r"lives?|lived|resid\w+|moved to|home", r"live|living|address|dwell\w*|stay\w*"),
     _relation(
         "location",
@@ -335,7 +337,7 @@ def kin(one: str, other: str) -> bool:
     return any(one[at:] in _ENDS and other[at:] in _ENDS for at in range(same, max(3, same - 3), -1))
 
 
-_DONE_BY: Final = frozenset(
+DONE_BY: Final = frozenset(
     [
         "author",
         "broadcaster",
@@ -373,7 +375,7 @@ def inverted(words: str) -> bool:
         return False
     if _THE_OF.match(words):
         return True
-    return relation is not None and relation.name in _DONE_BY and bool(_DOES.match(words) or _AN_OF.match(words))
+    return relation is not None and relation.name in DONE_BY and bool(_DOES.match(words) or _AN_OF.match(words))
 
 
 @lru_cache(2048)
