@@ -108,8 +108,8 @@ def measure(row: dict[str, object], *, show: bool, sure: float) -> None:
     took.sort()
     print(
         f"{name}: {len(facts)} facts, {count} questions: right {exact} ({exact / count:.0%}), within the last fact"
-        f" {within}, given {given}; sure chains of several facts {several}, of them wrong {harmed}; the first fact of ranked search {plain}; p50 {statistics.median(took) * 1e3:.1f} ms,"
-        f" p95 {took[int(0.95 * count)] * 1e3:.1f} ms"
+        f" {within}, given {given}; sure chains {several}, of them wrong {harmed}; the first fact"
+        f" of ranked search {plain}; p50 {statistics.median(took) * 1e3:.1f} ms, p95 {took[int(0.95 * count)] * 1e3:.1f} ms"
     )
 
 

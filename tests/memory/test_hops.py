@@ -34,7 +34,7 @@ RELATIONS = {
     "quimf": ("person", "person", ["{s} quimfed {o}."], ["the person whom {x} quimfed"]),
     "ally": ("firm", "firm", ["{s} is allied with {o}."], ["the ally of {x}"]),
 }
-SYLLABLES = "ba be bi bo ka ke ki ra re ri ta te ti va ve vi mé mö ña ça lin dor gra shu nek zal".split()
+SYLLABLES = [a + b for a in ("b", "k", "r", "t", "v", "gr") for b in ("a", "e", "i", "o", "é", "ö", "in", "or")]
 
 
 class World:
@@ -176,16 +176,26 @@ def test_accents_case_quotes_and_articles_do_not_matter(parts: Parts) -> None:
 
 def test_a_name_within_a_longer_name_is_another_thing(parts: Parts) -> None:
     parts.tell(
-        ["Kingdom of Morla is located in the continent of Asia.", "Morla is located in the continent of Africa."]
-        + ["Jo Tarn is a citizen of Morla."]
+        [
+            "Kingdom of Morla is located in the continent of Asia.",
+            "Morla is located in the continent of Africa.",
+            "Jo Tarn is a citizen of Morla.",
+        ]
     )
     assert parts.answer("On which continent is the country of citizenship of Jo Tarn located?") == "Africa"
 
 
 @pytest.mark.parametrize(
     "question",
-    ["What is the capital of the country of citizenship of Unheard Person?", "How are you?", "Why?", "", "?", "the of"]
-    + ["What is the shoe size of the spouse of Ana Perl?"],
+    [
+        "What is the capital of the country of citizenship of Unheard Person?",
+        "How are you?",
+        "Why?",
+        "",
+        "?",
+        "the of",
+        "What is the shoe size of the spouse of Ana Perl?",
+    ],
 )
 def test_what_cannot_be_explained_is_left_to_plain_search(parts: Parts, question: str) -> None:
     parts.tell(["Ana Perl is married to Tom Voss.", "Tom Voss was born in Bern.", "The capital of Ruvia is Tesk."])
@@ -200,8 +210,13 @@ def test_a_question_of_one_hop_falls_through(parts: Parts) -> None:
 
 def test_talk_is_no_chain(parts: Parts) -> None:
     parts.tell(
-        ["Wow, Caroline, that painting is awesome!", "Art's awesome for showing us who we really are."]
-        + ["I gotta tell you about my biz, Gina!", "Yeah Jon, I'm here for you!", "Is Caroline the author of Tides?"]
+        [
+            "Wow, Caroline, that painting is awesome!",
+            "Art's awesome for showing us who we really are.",
+            "I gotta tell you about my biz, Gina!",
+            "Yeah Jon, I'm here for you!",
+            "Is Caroline the author of Tides?",
+        ]
     )
     for question in ("What inspired Caroline's painting for the art show?", "What does Jon tell Gina he won't do?"):
         assert hop_hits(question, parts.finder) == []
@@ -267,7 +282,19 @@ HOSTILE = st.one_of(
     st.text(max_size=200),
     st.lists(
         st.sampled_from(
-            "Ana Perl is the of capital \" ' * ) ( OR AND NEAR : ^ - 日本 \x00 \u0301 was by ? . , ".split(" ")
+            [
+                *"Ana Perl\"'*)(:^-日本\x00\u0301?.,",
+                "Ana",
+                "Perl",
+                "is",
+                "the",
+                "of",
+                "capital",
+                "OR",
+                "NEAR",
+                "was",
+                "by",
+            ]
         ),
         max_size=60,
     ).map(" ".join),

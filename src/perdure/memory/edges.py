@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from perdure.memory.relations import Relation, inverted, named
+from perdure.memory.relations import Relation, inverted, named, word_set
 
 __all__ = ["Edge", "Key", "Token", "edges_of", "folded", "key_of", "past", "tokens_of", "verbal"]
 
@@ -24,20 +24,20 @@ _WORD: Final = re.compile(r"\w[\w\u0300-\u036f]*")
 _LONGEST: Final = 400
 _ARTICLES: Final = frozenset(["the", "a", "an"])
 _COPULAS: Final = frozenset(["is", "are", "was", "were", "be", "became", "becomes", "remains"])
-_AUXILIARY: Final = _COPULAS | frozenset("has had have will can could does did would may might also now".split())
-_PREPOSITIONS: Final = frozenset("of in by for to at with from on as near into under over after about".split())
-_JOINING: Final = frozenset("of the de la le du von van der den del di da and for in on to al el y et '".split())
-_PERSONAL: Final = frozenset(
-    "i me my mine we us our you your he him his she her it its they them their this these those here there".split()
+_AUXILIARY: Final = _COPULAS | word_set("has had have will can could does did would may might also now")
+_PREPOSITIONS: Final = word_set("of in by for to at with from on as near into under over after about")
+_JOINING: Final = word_set("of the de la le du von van der den del di da and for in on to al el y et '")
+_PERSONAL: Final = word_set(
+    "i me my mine we us our you your he him his she her it its they them their this these those here there"
 )
 _THEIRS: Final = frozenset(["its", "his", "her", "their"])
-_NO_NAME: Final = frozenset("and or but if so because when while who whom whose which what that not no just".split())
+_NO_NAME: Final = word_set("and or but if so because when while who whom whose which what that not no just")
 _LONGEST_NAME: Final = 14
-_VERBS: Final = frozenset(
-    "began begot bore born bought broke brought built came caught chose did died drew drives drove fell felt fought found"
-    " gave got grew heard held kept knew led left lost made meant met paid put ran read reads rode rose said sang sat saw"
-    " sent shot slept sold spent spoke stood stole swam taught thought threw told took understood went won wore works"
-    " wed wrote live like love work play hate own speak".split()
+_VERBS: Final = word_set(
+    "began begot bore born bought broke brought built came caught chose did died drew drives drove fell felt fought"
+    " found gave got grew heard held kept knew led left lost made meant met paid put ran read reads rode rose said sang sat"
+    " saw sent shot slept sold spent spoke stood stole swam taught thought threw told took understood went won wore works"
+    " wed wrote live like love work play hate own speak"
 )
 
 
@@ -115,10 +115,8 @@ def edges_of(text: str, thing: Sequence[str]) -> list[Edge]:
 def _forward(text: str, tokens: tuple[Token, ...], at: int, end: int) -> list[Edge]:
     head, exact = _lead(text, tokens, at)
     rest = tokens[end:]
-    if not rest[0].lower and not _owned(text, tokens, end):
-        exact = False
-    elif not head and not verbal(rest[0].word) and not _owned(text, tokens, end):
-        exact = False
+    follows = rest[0].lower and (bool(head) or verbal(rest[0].word))
+    exact = exact and (follows or _owned(text, tokens, end))
     cut = _cut(tokens, end, bool(head) or _owned(text, tokens, end))
     if cut is None:
         return []

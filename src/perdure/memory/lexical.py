@@ -124,9 +124,9 @@ class LexicalIndex:
             return list(rows)
 
     def containing(self, name: Sequence[str], *, with_any: Sequence[str] = (), limit: int) -> list[int]:
-        """Return passages with the words of ``name`` side by side, and one of ``with_any`` if there are any; newest first.
+        """Return passages with the words of ``name`` side by side, and one of ``with_any`` if there are any.
 
-        Of what was told since the last `catch_up` it knows nothing.
+        The newest come first. Of what was told since the last `catch_up` it knows nothing.
         """
         phrase = _phrase(" ".join(name))
         if not any(name):

@@ -12,20 +12,18 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.memory.edges import Key, Token, past, tokens_of, verbal
-from perdure.memory.relations import KINDS, LIGHT, PLACES, RELATIONS, STOP, kin, named
+from perdure.memory.relations import KINDS, LIGHT, PLACES, RELATIONS, STOP, kin, named, word_set
 
 __all__ = ["Asked", "anchors_of", "asked"]
 
 _LONGEST: Final = 80
-_JOINS: Final = frozenset(
-    "of the de la le du von van der den del di da and for in on to al el y s d's at by a an".split()
-)
+_JOINS: Final = word_set("of the de la le du von van der den del di da and for in on to al el y s d's at by a an")
 _QUOTED: Final = re.compile(r"[\"\u201c\u201e\u00ab]([^\"\u201c\u201d\u201e\u00ab\u00bb]{1,120})[\"\u201d\u201c\u00bb]")
 _SINGLE: Final = re.compile(r"(?<!\w)['\u2018]([^'\u2018\u2019]{1,120})['\u2019](?!\w)")
-_ANY_PLACE: Final = frozenset("place location where area site somewhere".split())
+_ANY_PLACE: Final = word_set("place location where area site somewhere")
 _ALL_KINDS: Final = frozenset(word for words in KINDS.values() for word in words)
-_RELATIVE: Final = frozenset("that which who whom whose where when".split())
-_AUX: Final = frozenset("is are was were be been has had have does did do can could will".split())
+_RELATIVE: Final = word_set("that which who whom whose where when")
+_AUX: Final = word_set("is are was were be been has had have does did do can could will")
 _LONGEST_NAME: Final = 9
 _ANCHORS: Final = 60
 
@@ -258,9 +256,7 @@ def _capital(tokens: tuple[Token, ...]) -> list[tuple[int, int]]:
                 stop += 1
             else:
                 break
-        for last in range(stop, first, -1):
-            if not tokens[last - 1].lower:
-                found.append((last - first, first, last))
+        found += [(last - first, first, last) for last in range(stop, first, -1) if not tokens[last - 1].lower]
         for more in range(1, 4):
             if (
                 stop + more <= len(tokens)

@@ -15,7 +15,24 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
-__all__ = ["DONE_BY", "KINDS", "LIGHT", "PLACES", "RELATIONS", "STOP", "Relation", "inverted", "kin", "named"]
+__all__ = [
+    "DONE_BY",
+    "KINDS",
+    "LIGHT",
+    "PLACES",
+    "RELATIONS",
+    "STOP",
+    "Relation",
+    "inverted",
+    "kin",
+    "named",
+    "word_set",
+]
+
+
+def word_set(line: str) -> frozenset[str]:
+    """The words of a line."""
+    return frozenset(line.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,38 +56,38 @@ def _relation(name: str, gives: str, says: str, asks: str = "", words: str = "")
     )
 
 
-STOP: Final = frozenset(
+STOP: Final = word_set(
     "a an and any are as at be been by can could current currently did do does for from had has have he her his how i"
     " if in into is it its itself known me my of on or our s she so some that the their them then there these they this"
-    " those to was we were what when where whether which who whom whose why will with would you your".split()
+    " those to was we were what when where whether which who whom whose why will with would you your"
 )
 """Words that say nothing of a relation by themselves."""
 
-LIGHT: Final = frozenset(
+LIGHT: Final = word_set(
     "associated associate belong belongs belonged call called currently find found give given hold holds held identify"
     " individual known locate located location man name named person place related responsible serve serves served"
-    " someone tell thing title used woman within same own most one first last also".split()
+    " someone tell thing title used woman within same own most one first last also"
 )
 """Words that questions are padded with: it counts little whether they are explained."""
 
 KINDS: Final[dict[str, frozenset[str]]] = {
-    "country": frozenset("country countries nation nations state land homeland kingdom".split()),
-    "city": frozenset("city cities town towns place location municipality village area site".split()),
-    "continent": frozenset("continent continents".split()),
-    "person": frozenset(
-        "who whom person people individual man woman someone actor artist leader performer sportsperson".split()
+    "country": word_set("country countries nation nations state land homeland kingdom"),
+    "city": word_set("city cities town towns place location municipality village area site"),
+    "continent": word_set("continent continents"),
+    "person": word_set(
+        "who whom person people individual man woman someone actor artist leader performer sportsperson"
     ),
-    "group": frozenset(
+    "group": word_set(
         "company organization organisation institution firm university college school corporation entity"
-        " team club band agency party".split()
+        " team club band agency party"
     ),
-    "language": frozenset("language languages tongue".split()),
-    "religion": frozenset("religion religions faith belief denomination".split()),
-    "sport": frozenset("sport sports game".split()),
-    "work": frozenset("work works book novel song album film movie piece creation series".split()),
-    "job": frozenset("job occupation profession role career field position".split()),
-    "genre": frozenset("genre music style kind type".split()),
-    "time": frozenset("when date year day month".split()),
+    "language": word_set("language languages tongue"),
+    "religion": word_set("religion religions faith belief denomination"),
+    "sport": word_set("sport sports game"),
+    "work": word_set("work works book novel song album film movie piece creation series"),
+    "job": word_set("job occupation profession role career field position"),
+    "genre": word_set("genre music style kind type"),
+    "time": word_set("when date year day month"),
 }
 """The kinds of things, and the nouns that stand for them in a question."""
 
@@ -139,7 +156,7 @@ RELATIONS: Final[tuple[Relation, ...]] = (
     _relation(
         "founded in",
         "city",
-        r"(?:founded|formed|established|started|set up|begun|began) (?:in|at)|place of foundation|location of formation",
+        r"(?:founded|formed|established|started|set up|beg[ua]n) (?:in|at)|place of foundation|location of formation",
         r"found\w*|form\w*|establish\w*|existence|start\w*|beg[aiu]n|origin\w*|set up|came? into|created|place",
         "founded formed established started began",
     ),
@@ -315,10 +332,10 @@ RELATIONS: Final[tuple[Relation, ...]] = (
 )
 """In order of preference: a statement is taken for the first whose words it has."""
 
-_ENDS: Final = frozenset(
-    " s es ed d r er or ers ors ing ion ions ation ations ship al ial ally ity ist ists ism an ian ment ance ence e y ies"
-    " ied ic ical ive ly ness ery able ant ent hood th".split(" ")
-)
+_ENDS: Final = word_set(
+    " s es ed d r er or ers ors ing ion ions ation ations ship al ial ally ity ist ists ism an ian ment ance ence e y"
+    " ic ical ive ly ness ery able ant ent hood th"
+) | {""}
 
 
 @lru_cache(4096)
@@ -365,7 +382,7 @@ _DOES: Final = re.compile(r"^_ (?:\w+ )?(?!(?:in|at|for|by|with|from|to|on|as)$)
 
 @lru_cache(2048)
 def inverted(words: str) -> bool:
-    """Whether a statement's words lead from what it ends with to its subject, as ``_ is the capital of`` and ``_ wrote`` do.
+    """Whether a statement's words lead from what it ends with to its subject, as ``_ is the capital of``.
 
     >>> inverted("_ is the capital of"), inverted("_ founded"), inverted("_ was founded by"), inverted("_ married")
     (True, True, False, False)
