@@ -109,7 +109,8 @@ def measure(row: dict[str, object], *, show: bool, sure: float) -> None:
     print(
         f"{name}: {len(facts)} facts, {count} questions: right {exact} ({exact / count:.0%}), within the last fact"
         f" {within}, given {given}; sure chains {several}, of them wrong {harmed}; the first fact"
-        f" of ranked search {plain}; p50 {statistics.median(took) * 1e3:.1f} ms, p95 {took[int(0.95 * count)] * 1e3:.1f} ms"
+        f" of ranked search {plain}; p50 {statistics.median(took) * 1e3:.1f} ms,"
+        f" p95 {took[int(0.95 * count)] * 1e3:.1f} ms"
     )
 
 

@@ -34,10 +34,10 @@ _THEIRS: Final = frozenset(["its", "his", "her", "their"])
 _NO_NAME: Final = word_set("and or but if so because when while who whom whose which what that not no just")
 _LONGEST_NAME: Final = 14
 _VERBS: Final = word_set(
-    "began begot bore born bought broke brought built came caught chose did died drew drives drove fell felt fought"
-    " found gave got grew heard held kept knew led left lost made meant met paid put ran read reads rode rose said sang sat"
-    " saw sent shot slept sold spent spoke stood stole swam taught thought threw told took understood went won wore works"
-    " wed wrote live like love work play hate own speak"
+    "began begot bore born bought broke brought built came caught chose did died drew drives drove fell felt"
+    " fought found gave got grew heard held kept knew led left lost made meant met paid put ran read reads rode"
+    " rose said sang sat saw sent shot slept sold spent spoke stood stole swam taught thought threw told took"
+    " understood went won wore works wed wrote live like love work play hate own speak"
 )
 
 
