@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final
 
-from perdure.memory.relations import Relation, inverted, named, word_set
+from perdure.memory.relations import Relation, inverted, named
+from perdure.memory.wordlists import word_set
 
 __all__ = ["Edge", "Key", "Token", "edges_of", "folded", "key_of", "past", "tokens_of", "verbal"]
 

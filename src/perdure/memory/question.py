@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.memory.edges import Key, Token, past, tokens_of, verbal
-from perdure.memory.relations import KINDS, LIGHT, PLACES, RELATIONS, STOP, kin, named, word_set
+from perdure.memory.relations import KINDS, LIGHT, PLACES, RELATIONS, STOP, kin, named
+from perdure.memory.wordlists import word_set
 
 __all__ = ["Asked", "anchors_of", "asked"]
 

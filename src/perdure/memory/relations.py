@@ -15,6 +15,8 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Final
 
+from perdure.memory.wordlists import word_set
+
 __all__ = [
     "DONE_BY",
     "KINDS",
@@ -26,13 +28,7 @@ __all__ = [
     "inverted",
     "kin",
     "named",
-    "word_set",
 ]
-
-
-def word_set(line: str) -> frozenset[str]:
-    """The words of a line."""
-    return frozenset(line.split())
 
 
 @dataclass(frozen=True, slots=True)
