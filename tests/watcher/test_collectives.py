@@ -204,3 +204,13 @@ def test_in_stacks_of_a_real_hang_the_rank_outside_is_found() -> None:
         ]
         (found,) = outside_by_stacks(stacks, 0.0)
         assert list(found.ranks) == told["truth"]["culprit_ranks"]
+
+
+def test_a_rank_that_has_not_told_what_it_calls_is_not_odd_and_is_waited_for() -> None:
+    picture = {rank: waiting(group("world", 3, 9, 8, shape="[64]")) for rank in range(3)}
+    picture[1] = waiting(group("world", 3, 9, 8, op=""))
+    assert kinds(found_in(3, picture)) == ["all-waiting"]
+    picture[2] = waiting(group("world", 3, 9, 8, shape="[7]"))
+    columns, now_s = looked(3, 6, of=lambda rank, _: picture[rank])
+    assert who_waits(columns, everybody(columns), now_s) == []
+    assert kinds(found_in(3, picture)) == ["crossed"]

@@ -21,7 +21,7 @@ SHORT = Settings(phase_deadlines=phase_deadlines("step=7"), node_gone_s=15.0)
 
 
 @pytest.mark.timeout(240)
-@pytest.mark.parametrize("name", ["killed", "raise", "nan-batch", "segfault", "hang-compute", "plain"])
+@pytest.mark.parametrize("name", ["killed", "raise", "nan-batch", "odd-collective", "hang-compute", "plain"])
 def test_a_fault_is_told_once_with_whose_it_is_and_what_to_do(name: str, tmp_path: Path) -> None:
     kind = replace(KINDS[name], calm_s=(1.0, 1.5), shapes=((2, 1),), within_s=6.0 if name == "plain" else 40.0)
     case = draw(kind, seed=7)

@@ -21,12 +21,13 @@ import numpy as np
 
 from perdure.progress import Allowance, Phase
 from perdure.progress.lateness import LATE_LOOK_S
-from perdure.watcher.collectives import outside_by_stacks, who_waits
+from perdure.watcher.collectives import all_wait_unlike, outside_by_stacks, who_waits
 from perdure.watcher.columns import Columns, Floats, Mask
 from perdure.watcher.evidence import Evidence, Stage, Verdict
 from perdure.watcher.incidents import Incidents, Mute, Past
 from perdure.watcher.labels import Label
 from perdure.watcher.liveness import deaths, frozen, in_kernel, out_of_memory, silent_nodes
+from perdure.watcher.odd_calls import aborted_by_size
 from perdure.watcher.patience import Patience
 from perdure.watcher.replicas import Replicas, far_norms, nan_source
 from perdure.watcher.samples import LogLine, Looks, NodeSample, RankSample, Stack
@@ -106,6 +107,7 @@ class Analyser:
         self._heard_s: dict[str, float] = {}
         self._starved_s: dict[str, float] = {}
         self._dead: Mask = np.zeros(len(self._columns), bool)
+        self._aborted: set[int] = set()
         self._stuck: Mask = np.zeros(len(self._columns), bool)
         self._excused_s = self._allowed_s = -np.inf
         self._asked_s: dict[int, float] = {}
@@ -171,12 +173,13 @@ class Analyser:
         self._hear(samples, nodes, now_s, late)
         self._patience.learn(columns, most_s=now_s - self._excused_s)
         self._keep(stacks, now_s)
+        looks = Looks(samples=samples, nodes=nodes, lines=lines, stacks=stacks)
+        detected = [each for detector in self._detectors for each in detector.feed(looks, now_s=now_s)]
+        self._aborted |= aborted_by_size(detected, columns)
         evidence = [*self._of_ranks(now_s), *self._of_numbers(samples, now_s)]
         evidence += out_of_memory(self._oom_kills, nodes, now_s)
         self._oom_kills.update({each.node: each.oom_kills for each in nodes if each.oom_kills is not None})
-        looks = Looks(samples=samples, nodes=nodes, lines=lines, stacks=stacks)
-        for detector in self._detectors:
-            evidence += detector.feed(looks, now_s=now_s)
+        evidence += detected
         told = self._incidents.feed(
             evidence,
             now_s,
@@ -244,8 +247,8 @@ class Analyser:
         found += silent_nodes(columns, self._heard_s, now_s)
         self._stuck = self._who_is_stuck(now_s)
         if not self._stuck.any() and not died and not self._dead.any():
-            return found
-        waits = who_waits(columns, self._stuck, now_s)
+            return found + all_wait_unlike(columns, now_s)
+        waits = who_waits(columns, self._stuck, now_s, aborted=self._aborted)
         found += waits
         found += in_kernel(columns, self._stuck, now_s)
         found += self._of_stacks(waits, now_s)

@@ -15,6 +15,7 @@ group that was made anew with another size is another group.
 | ``extra`` | a rank that waits in a collective for which nearly everybody else has no more call |
 | ``many-behind`` | sources, but more than half of the group: something that they share |
 | ``odd-call`` | all have come, one with another operation or shape than most |
+| ``calls-differ`` | ranks have died of calls that differ, and it cannot be told whose was wrong |
 | ``crossed`` | ranks that wait for one another in a circle: the order of their collectives differs |
 | ``outside`` | numbers are equal or unknown; a rank is outside of collectives while the others are inside |
 | ``all-waiting`` | everybody is in the same collective, and it does not end |
@@ -23,82 +24,55 @@ group that was made anew with another size is another group.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
+from perdure.watcher.calls import SHOWN, Calls, evidence_of, flat, members_only
 from perdure.watcher.columns import Columns, Ints, Mask
 from perdure.watcher.evidence import Evidence
+from perdure.watcher.odd_calls import calls_of_dead, odd_calls
 from perdure.watcher.samples import Stack
 from perdure.watcher.standing import Standing, standing
 
-__all__ = ["outside_by_stacks", "who_waits"]
+__all__ = ["all_wait_unlike", "outside_by_stacks", "who_waits"]
 
 _QUIET_S = 2.5
 """A rank that has called within this is on its way, not missing."""
-_SHOWN = 6
 _MANY = 4
-_UNEVEN = ("gather", "scatter", "all_to_all", "alltoall", "send", "recv")
-"""Operations whose shapes may differ between ranks by right."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Calls:
-    """What every rank has called in every group, flat: one element a rank and group."""
-
-    row: Ints
-    key: Ints
-    enqueued: Ints
-    completed: Ints
-    what: Ints
-    keys: list[tuple[str, int]]
-    whats: list[tuple[str, str]]
-
-
-def _flat(columns: Columns, known: Mask) -> _Calls:
-    keys: dict[tuple[str, int], int] = {}
-    whats: dict[tuple[str, str], int] = {}
-    flat: list[tuple[int, int, int, int, int]] = []
-    for row, groups in enumerate(columns.groups):
-        for each in groups:
-            key = keys.setdefault((each.group, each.size), len(keys))
-            what = whats.setdefault((each.op, each.shape), len(whats))
-            flat.append((row, key, each.enqueued, each.completed, what))
-    n = int(known.sum())
-    for (_, size), key in list(keys.items()):
-        if size == n:  # everybody belongs to it, so who has no number yet has not called at all
-            members = {row for row, its, *_ in flat if its == key}
-            absent = [row for row in np.flatnonzero(known).tolist() if row not in members]
-            if 0 < len(absent) < size:
-                nothing = whats.setdefault(("", ""), len(whats))
-                flat.extend((row, key, 0, 0, nothing) for row in absent)
-    table = np.array(flat, np.int64).reshape(-1, 5)
-    rows, numbers, enqueued, completed, called = (np.ascontiguousarray(column) for column in table.T)
-    return _Calls(rows, numbers, enqueued, completed, called, list(keys), list(whats))
-
-
-def _members_only(calls: _Calls, gone: Mask) -> _Calls:
-    """Without the ranks that are gone, where a group would else have more members than its size: others took over."""
-    sizes = np.array([size for _, size in calls.keys], np.int64)
-    too_many = np.bincount(calls.key, minlength=len(sizes)) > sizes
-    keep = ~(too_many[calls.key] & gone[calls.row])
-    return replace(
-        calls,
-        row=calls.row[keep],
-        key=calls.key[keep],
-        enqueued=calls.enqueued[keep],
-        completed=calls.completed[keep],
-        what=calls.what[keep],
-    )
-
-
-def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
+def who_waits(columns: Columns, stuck: Mask, now_s: float, *, aborted: Collection[int] = ()) -> list[Evidence]:
     """Say for whom the ranks wait that are ``stuck``; empty if none is, or while not enough is known.
 
     Ranks that have raised count as waiting where they ended inside a collective, so that it can be asked after an
-    attempt has failed, too.
+    attempt has failed, too. ``aborted`` are ranks that their library ended because a peer sent more than they expected.
     """
+    differ = calls_of_dead(columns, aborted, now_s) if columns.ended.any() else []
+    if any(each.kind == "odd-call" for each in differ):
+        return differ
+    return [*differ, *_who_waits(columns, stuck, now_s)]
+
+
+def all_wait_unlike(columns: Columns, now_s: float) -> list[Evidence]:
+    """Say whose call is unlike that of most where everybody waits: that ends never, however patient one is."""
+    alive = columns.alive(now_s)
+    if not alive.any() or not ((columns.waits == 1) & (columns.calls_still_s >= _QUIET_S))[alive].all():
+        return []
+    calls = members_only(flat(columns, columns.seen), columns.left | columns.ended)
+    needed, _ = _needed(calls, alive)
+    return odd_calls(columns, calls, needed, alive, now_s) or []
+
+
+def _needed(calls: Calls, waiting: Mask) -> tuple[Ints, Mask]:
+    """The number that the waiting members of each group need, and who waits inside."""
+    inside: Mask = waiting[calls.row] & (calls.enqueued > calls.completed)
+    needed = np.zeros(len(calls.keys), np.int64)
+    np.maximum.at(needed, calls.key[inside], calls.completed[inside] + 1)
+    return needed, inside
+
+
+def _who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     ended, left, badly = columns.ended, columns.left, columns.ended_badly
     alive, seen = columns.alive(now_s), columns.seen
     held = alive & (columns.stopped | ((columns.beat > 0) & (columns.beat_still_s >= _QUIET_S)))
@@ -110,12 +84,9 @@ def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     waiting = (alive & stuck & (columns.waits != 0) & ~held) | (badly & stood & (columns.exit_signal <= 0))
     if not waiting.any() and not stuck.any():
         return []
-    calls = _members_only(_flat(columns, seen), left | ended)
-    n_keys = len(calls.keys)
-    inside = waiting[calls.row] & (calls.enqueued > calls.completed)
-    needed = np.zeros(n_keys, np.int64)
-    np.maximum.at(needed, calls.key[inside], calls.completed[inside] + 1)
-    fewest = np.full(n_keys, np.iinfo(np.int64).max)
+    calls = members_only(flat(columns, seen), left | ended)
+    needed, inside = _needed(calls, waiting)
+    fewest = np.full(len(calls.keys), np.iinfo(np.int64).max)
     np.minimum.at(fewest, calls.key, calls.enqueued)
 
     lags = calls.enqueued < needed[calls.key]
@@ -132,22 +103,24 @@ def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     unknown = source & ~(alive | ended | left)
     source &= quiet & ~unknown
     if source.any():
-        odd = _odd_calls(columns, calls, needed, waiting | (badly & seen), now_s)
+        odd = odd_calls(columns, calls, needed, waiting | (badly & seen), now_s)
+        if odd is None:
+            return []
         names = {columns.ranks[row] for row in np.flatnonzero(source).tolist()}
         if any(each.kind == "odd-call" and names.issuperset(each.ranks) for each in odd):
             return odd  # its peers were served by what it sent, and are past the call that it hangs in
         return _sources(columns, calls, source, waits_for_one, inside, needed, now_s)
     if unknown.any() or (missed & ~quiet).any():
         return []
-    odd = _odd_calls(columns, calls, needed, waiting | (badly & seen), now_s)
-    if odd:
-        return odd
+    odd = odd_calls(columns, calls, needed, waiting | (badly & seen), now_s)
+    if odd is None or odd:
+        return odd or []
     if waits_for_one.any():
         alone = _alone(columns, calls, inside)
         if alone.any():
             text = "waits alone in a collective, while the others wait for it in another"
             facts = _facts(columns, calls, inside & alone[calls.row], needed)
-            return [_evidence(columns, "extra", alone, text, facts, now_s)]
+            return [evidence_of(columns, "extra", alone, text, facts, now_s)]
         circle = np.flatnonzero(waits_for_one)
         text = f"{len(circle)} ranks wait for one another in a circle: their collectives come in different orders"
         return [Evidence(kind="crossed", at_s=now_s, sentence=text, raw=_rows_text(columns, circle))]
@@ -156,7 +129,7 @@ def who_waits(columns: Columns, stuck: Mask, now_s: float) -> list[Evidence]:
     return _nobody_missing(columns, calls, inside, stuck & alive, held, now_s)
 
 
-def _ran_ahead(columns: Columns, calls: _Calls, inside: Mask, lags: Mask) -> Mask:
+def _ran_ahead(columns: Columns, calls: Calls, inside: Mask, lags: Mask) -> Mask:
     """Ranks that are behind in a group whose waiting members have fewer steps: they have left out a call.
 
     They need not be sources: soon they wait in another group for those who wait for them in this one.
@@ -168,7 +141,7 @@ def _ran_ahead(columns: Columns, calls: _Calls, inside: Mask, lags: Mask) -> Mas
     return ahead if _MANY * int(ahead.sum()) <= len(columns) or ahead.sum() == 1 else np.zeros(len(columns), bool)
 
 
-def _alone(columns: Columns, calls: _Calls, inside: Mask) -> Mask:
+def _alone(columns: Columns, calls: Calls, inside: Mask) -> Mask:
     """In a circle: the rank that is alone in a collective of at least three, if there is just one such rank."""
     most = np.full(len(calls.keys), -1, np.int64)
     np.maximum.at(most, calls.key, calls.enqueued)
@@ -187,12 +160,12 @@ def _left_early(columns: Columns, now_s: float) -> list[Evidence]:
     sure = n_raised >= 2 or bool((columns.waits[raised] == 1).all())
     if 0 < n_left <= max(1, len(columns) // 4) and n_raised == len(columns) - n_left and sure:
         text = "was done, with exit code 0, before all others failed"
-        return [_evidence(columns, "left-early", left, text, _rows_text(columns, np.flatnonzero(raised)), now_s)]
+        return [evidence_of(columns, "left-early", left, text, _rows_text(columns, np.flatnonzero(raised)), now_s)]
     return []
 
 
 def _sources(
-    columns: Columns, calls: _Calls, source: Mask, waits: Mask, inside: Mask, needed: Ints, now_s: float
+    columns: Columns, calls: Calls, source: Mask, waits: Mask, inside: Mask, needed: Ints, now_s: float
 ) -> list[Evidence]:
     left, badly = columns.left, columns.ended_badly
     lagging = source[calls.row] & (calls.enqueued < needed[calls.key])
@@ -207,7 +180,7 @@ def _sources(
         if left[source].all():
             odd = waits & ~source
             text = "waits in a collective more than its peers called, who are done"
-            return [_evidence(columns, "extra", odd, text, _facts(columns, calls, inside, needed), now_s)]
+            return [evidence_of(columns, "extra", odd, text, _facts(columns, calls, inside, needed), now_s)]
         facts = _facts(columns, calls, lagging, needed)
         text = "more than half of a group have not come to a collective in which the others wait"
         return [Evidence(kind="many-behind", at_s=now_s, sentence=text, raw=facts)]
@@ -230,15 +203,15 @@ _SAID: Mapping[str, str] = {
 
 
 def _named(
-    columns: Columns, kind: str, rows: Mask, calls: _Calls, lagging: Mask, needed: Ints, now_s: float
+    columns: Columns, kind: str, rows: Mask, calls: Calls, lagging: Mask, needed: Ints, now_s: float
 ) -> Evidence:
     facts = _facts(columns, calls, lagging & rows[calls.row], needed)
-    return _evidence(columns, kind, rows, _SAID[kind], facts, now_s)
+    return evidence_of(columns, kind, rows, _SAID[kind], facts, now_s)
 
 
-def _facts(columns: Columns, calls: _Calls, which: Mask, needed: Ints) -> tuple[str, ...]:
+def _facts(columns: Columns, calls: Calls, which: Mask, needed: Ints) -> tuple[str, ...]:
     lines = []
-    for at in np.flatnonzero(which)[:_SHOWN].tolist():
+    for at in np.flatnonzero(which)[:SHOWN].tolist():
         row, key = int(calls.row[at]), int(calls.key[at])
         group = calls.keys[key][0]
         lines.append(
@@ -248,75 +221,8 @@ def _facts(columns: Columns, calls: _Calls, which: Mask, needed: Ints) -> tuple[
     return tuple(lines)
 
 
-def _evidence(columns: Columns, kind: str, rows: Mask, text: str, facts: tuple[str, ...], now_s: float) -> Evidence:
-    at = np.flatnonzero(rows)
-    ranks, nodes = columns.ranks_at(at), columns.nodes_at(at)
-    step = int(columns.step[at].min()) if len(at) else -1
-    shown = ", ".join(str(rank) for rank in ranks[:_SHOWN]) + (" ..." if len(ranks) > _SHOWN else "")
-    return Evidence(
-        kind=kind,
-        at_s=now_s,
-        ranks=ranks,
-        nodes=nodes,
-        sentence=f"rank {shown} on {', '.join(nodes[:_SHOWN])} {text}",
-        step=step if step >= 0 else None,
-        raw=facts,
-    )
-
-
-def _odd_calls(columns: Columns, calls: _Calls, needed: Ints, waiting: Mask, now_s: float) -> list[Evidence]:
-    """The ranks whose call differs from what most call at the same number, in their group or in groups like it."""
-    here = waiting[calls.row] & (needed[calls.key] > 0) & (calls.enqueued == needed[calls.key])
-    if not here.any():
-        return []
-    plain = np.array([_comparable(op, shape) for op, shape in calls.whats], object)
-    words = {text: number for number, text in enumerate(dict.fromkeys(plain.tolist()))}
-    said = np.array([words[text] for text in plain.tolist()], np.int64)[calls.what]
-    odd = np.zeros(len(columns), bool)
-    unclear = False
-    mixed = [key for key in np.unique(calls.key[here]) if len(np.unique(said[here & (calls.key == key)])) > 1]
-    for key in mixed:
-        members = here & (calls.key == key)
-        size = calls.keys[key][1]
-        alike = here & np.isin(calls.key, [k for k, (_, its) in enumerate(calls.keys) if its == size])
-        alike &= calls.enqueued == needed[key]
-        for jury in (members, alike):
-            kinds, counts = np.unique(said[jury], return_counts=True)
-            most = int(counts.argmax())
-            if 2 * counts[most] > counts.sum():
-                odd[calls.row[members & (said != kinds[most])]] = True
-                break
-        else:
-            unclear = True
-    if odd.any():
-        called = here & odd[calls.row]
-        usual = here & ~odd[calls.row] & np.isin(calls.key, mixed)
-        facts = tuple(
-            f"rank {columns.ranks[int(calls.row[at])]} calls {_spelled(calls, at)} as number {int(calls.enqueued[at])}"
-            for at in (*np.flatnonzero(called)[:_SHOWN].tolist(), *np.flatnonzero(usual)[:2].tolist())
-        )
-        return [_evidence(columns, "odd-call", odd, "calls a collective unlike that of its peers", facts, now_s)]
-    if unclear:
-        facts = tuple(
-            f"rank {columns.ranks[int(calls.row[at])]} calls {_spelled(calls, at)}"
-            for at in np.flatnonzero(here & np.isin(calls.key, mixed))[:_SHOWN].tolist()
-        )
-        text = "ranks of a group call different collectives, and no call is that of most"
-        return [Evidence(kind="crossed", at_s=now_s, sentence=text, raw=facts)]
-    return []
-
-
-def _comparable(op: str, shape: str) -> str:
-    return op if any(word in op for word in _UNEVEN) else f"{op} {shape}"
-
-
-def _spelled(calls: _Calls, at: int) -> str:
-    op, shape = calls.whats[int(calls.what[at])]
-    return f"{op or 'something'} of {shape}" if shape else op or "something"
-
-
 def _nobody_missing(
-    columns: Columns, calls: _Calls, inside: Mask, stuck: Mask, held: Mask, now_s: float
+    columns: Columns, calls: Calls, inside: Mask, stuck: Mask, held: Mask, now_s: float
 ) -> list[Evidence]:
     in_one = np.zeros(len(columns), bool)
     in_one[calls.row[inside]] = True
@@ -324,7 +230,7 @@ def _nobody_missing(
     outside = stuck & ~in_one & ~held & (columns.waits == 0)
     if outside.any() and in_one.any() and 2 * int(outside.sum()) < int((in_one | outside).sum()):
         text = "is outside of collectives while the others wait inside"
-        return [_evidence(columns, "outside", outside, text, (), now_s)]
+        return [evidence_of(columns, "outside", outside, text, (), now_s)]
     at_work = int((columns.alive(now_s) & ~held).sum())
     if in_one.any() and 2 * int(in_one.sum()) <= at_work:
         return []  # the others go on, so the record of these is old
@@ -335,7 +241,7 @@ def _nobody_missing(
         ]
     alive = columns.alive(now_s)
     if stuck.any() and 4 * int(stuck.sum()) <= int(alive.sum()):
-        return [_evidence(columns, "behind", stuck, "does not get on, while others do", (), now_s)]
+        return [evidence_of(columns, "behind", stuck, "does not get on, while others do", (), now_s)]
     if stuck.any():
         rows = np.flatnonzero(stuck)
         text = f"{len(rows)} ranks do not get on, and nothing says who waits for whom"
@@ -345,7 +251,7 @@ def _nobody_missing(
 
 
 def _rows_text(columns: Columns, rows: Ints) -> tuple[str, ...]:
-    return tuple(f"rank {columns.ranks[row]}: step {int(columns.step[row])}" for row in rows[:_SHOWN].tolist())
+    return tuple(f"rank {columns.ranks[row]}: step {int(columns.step[row])}" for row in rows[:SHOWN].tolist())
 
 
 def outside_by_stacks(stacks: Sequence[Stack], now_s: float) -> list[Evidence]:
@@ -355,7 +261,7 @@ def outside_by_stacks(stacks: Sequence[Stack], now_s: float) -> list[Evidence]:
     out = sorted(rank for rank, where in place.items() if where is not Standing.COLLECTIVE)
     if not out or 2 * len(out) >= len(place):
         return []
-    names = ", ".join(str(rank) for rank in out[:_SHOWN])
+    names = ", ".join(str(rank) for rank in out[:SHOWN])
     return [
         Evidence(
             kind="outside",
@@ -363,6 +269,6 @@ def outside_by_stacks(stacks: Sequence[Stack], now_s: float) -> list[Evidence]:
             ranks=tuple(out),
             nodes=tuple(sorted({newest[rank].node for rank in out})),
             sentence=f"rank {names} stands outside of collectives while the others wait inside",
-            raw=tuple(newest[rank].frames[0] for rank in out[:_SHOWN] if newest[rank].frames),
+            raw=tuple(newest[rank].frames[0] for rank in out[:SHOWN] if newest[rank].frames),
         )
     ]

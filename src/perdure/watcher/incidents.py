@@ -35,7 +35,7 @@ _REMEMBERED = 256
 
 CONDITIONS = frozenset({
     "stopped", "traced", "silent", "paused-together", "node-silent", "behind", "skipped", "extra", "many-behind",
-    "odd-call", "crossed", "outside", "all-waiting", "no-progress", "in-kernel",
+    "odd-call", "calls-differ", "crossed", "outside", "all-waiting", "no-progress", "in-kernel",
 })  # fmt: skip
 _REFINE = frozenset({"in-loading", "in-io", "in-debugger", "in-kernel", "gave-up"})
 """Kinds that say more of an incident, but make none."""
@@ -56,6 +56,10 @@ _LATER_DEATHS = frozenset({"died-before", "left-early", "crashed"})
 _SETTLE_S = 2.6
 _HOLD_S = 0.9
 """A death is told one look after it was seen, with what the kernel and the logs say of it."""
+_HELD = {**dict.fromkeys((*_DEATHS, "zombie"), _HOLD_S), "calls-differ": _SETTLE_S}
+"""For how long the first evidence of a row is not told yet. Of calls that differ, peers tell more as they fail."""
+_TELLS_MORE = frozenset({"calls-differ"})
+"""Kinds of which the newest is kept: later there is more to say."""
 _CONDITION_LASTS_S = 2.6
 _EVENT_LASTS_S = 300.0
 _SIDE_LASTS_S = 60.0
@@ -294,6 +298,8 @@ class Incidents:
             if name not in self._side:
                 self._side[name] = self._new(now_s)
             incident = self._side[name]
+        if kind in _TELLS_MORE:
+            incident.seen[key] = each
         incident.seen.setdefault(key, each)
         incident.last_s[key] = now_s
 
@@ -343,7 +349,7 @@ class Incidents:
         ruling = judge(list(incident.seen.values()))
         if ruling is None:
             return None
-        if ruling.row.kinds[0] in _DEATHS and self._died_s is not None and now_s - self._died_s < _HOLD_S:
+        if now_s - self._since_s(incident, ruling) < _HELD.get(ruling.row.kinds[0], 0.0):
             return None
         where = ruling.nodes or tuple(sorted({node_of[rank] for rank in ruling.ranks if rank in node_of}))
         n_ranks = sum(len(ranks) for ranks in ranks_of_nodes.values())
@@ -376,6 +382,14 @@ class Incidents:
             incident.recorded = True
             self.past = self.past.after(Entry(now_s, verdict.label, verdict.action, where))
         return verdict
+
+    def _since_s(self, incident: _Incident, ruling: Ruling) -> float:
+        """When what was ruled on was seen first: of deaths, and of what they died of, when the attempt's first was."""
+        head = ruling.row.kinds[0]
+        if self._died_s is not None and head != "zombie":
+            return self._died_s
+        first = [each.at_s for key, each in incident.seen.items() if key[0] == head and key[0] not in _TELLS_MORE]
+        return min(first, default=incident.opened_s)
 
     def _quiet(self, incident: _Incident, before: Verdict, now: Verdict) -> bool:
         graver = _GRAVITY[now.action] > _GRAVITY[before.action] or now.stage is not before.stage

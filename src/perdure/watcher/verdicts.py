@@ -87,6 +87,7 @@ odd-call               | sw.desync             | user      | stop_user | rank   
 left-early             | sw.desync             | user      | stop_user | rank   | now      | 85 92 | it left out collectives and went; the others failed
 skipped                | sw.desync             | user      | stop_user | rank   | now      | 90 95 | a rank left out a collective
 extra                  | sw.desync             | user      | stop_user | rank   | now      | 90 95 | a rank calls one collective more than the others
+calls-differ           | sw.desync             | user      | stop_user | nobody | now      | 80 85 | calls differ, and it cannot be told whose is wrong
 # Deaths.
 ended-together         | infra.sched           | nobody    | restart   | nobody | now      | 80 80 | somebody ended the job
 killed + oom-kill      | infra.host_oom        | user      | stop_user | rank   | now      | 90 95 | the kernel killed it for memory
@@ -115,6 +116,7 @@ behind                 | transient.unknown     | transient | restart   | rank   
 outside                | transient.unknown     | transient | restart   | rank   | deadline | 40 85 | it is the only one at work
 silent                 | sw.lib_bug            | nobody    | restart   | rank   | deadline | 80 90 | native code holds the GIL, or the process hangs hard
 crossed                | sw.desync             | user      | stop_user | nobody | deadline | 70 85 | collectives come in different orders
+zombie + line          | *                     | user      | stop_user | rank   | now      | 80 85 | a line says why it is gone
 raised + line          | *                     | user      | stop_user | rank   | now      | 80 85 | a line says why it failed
 raised                 | sw.user_code          | user      | stop_user | rank   | now      | 85 90 | a program that ends with an error of its own
 told-to-end            | transient.unknown     | transient | restart   | rank   | now      | 50 60 | it was told to end, by whom is not known

@@ -2,7 +2,8 @@
 
 The recorder numbers every collective, also those that C++ starts (DDP's reducer), on gloo as on NCCL. Its short answer
 (numbers alone) takes microseconds and is asked for each second; its long one names operations and shapes, takes
-milliseconds and is asked for when nothing has moved for 3 s, and when numbers come under a key that is not known yet.
+milliseconds and is asked for when nothing has moved for 3 s, when numbers come under a key that is not known yet, and
+when a collective has raised or the groups are about to be taken down.
 
 The short answer has numbers by keys, which count all groups that this process or one that it was forked from has made,
 and it never forgets a group that is gone. Which group has a key stands in the long answer, by name. A name can come
@@ -73,11 +74,13 @@ _DTYPES = {
 }  # fmt: skip
 
 
-def best(waits: Callable[[], bool]) -> Callable[[], list[GroupVitals]]:
-    """Return what tells the groups in this process. ``waits`` says whether the main thread waits in a collective."""
+def best(waits: Callable[[], bool], last: Callable[[], bool]) -> Callable[[], list[GroupVitals]]:
+    """Return what tells the groups in this process. ``waits`` says whether the main thread waits in a collective,
+    ``last`` whether this may be the last answer.
+    """
     recorder = Recorder.there()
     if recorder is not None:
-        recorder.waits = waits
+        recorder.waits, recorder.last = waits, last
         return recorder.groups
     counted = Counted(waits)
     counted.patch()
@@ -137,6 +140,7 @@ class Recorder:
 
     def __init__(self, dumps: Mapping[str, Callable[..., bytes]]) -> None:
         self.waits: Callable[[], bool] = _never
+        self.last: Callable[[], bool] = _never
         self._dumps = dumps
         self._groups = _Groups()
         self._last: dict[tuple[str, int], tuple[int, int]] = {}
@@ -174,7 +178,7 @@ class Recorder:
             self._moved, self._asked = now, False
         new = any(self._groups.unnamed(backend, (key for b, key in moved if b == backend)) for backend in counts)
         still = bool(groups) and not self._asked and now - self._moved > STILL_S
-        if still or (new and now >= self._ask_after):
+        if still or self.last() or (new and now >= self._ask_after):
             self._asked, self._ask_after = still, now + self._ask()
         for backend, numbers in counts.items():
             self._groups.saw(backend, numbers)

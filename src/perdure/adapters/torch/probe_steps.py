@@ -43,6 +43,7 @@ __all__ = ["Steps", "hook_torch"]
 _now = time.monotonic_ns
 _thread = threading.get_ident
 _compiling = torch.compiler.is_compiling
+_LAST_WORDS_APART_NS = 1_000_000_000
 
 
 class Steps:
@@ -58,12 +59,16 @@ class Steps:
         self.trains_as_evaluated = False
         "Whether a backward was seen while the model was in evaluation mode: then the mode says nothing."
         self.waiting = False
+        self.last_words = False
+        "What is written now may be the last of the groups."
         self.wait_ns = 0
         self.run: Any = None
         self.later = Later()
         self.replicas = Replicas(probe.file, every=probe.checksum_steps)
         self._file = probe.file
         self._trouble = probe.trouble
+        self._tick = probe.tick
+        self._told_ns = 0
         self._lead: weakref.ref[torch.optim.Optimizer] | None = None
         self._rivals: dict[int, int] = {}
         self._inside: list[int] = []
@@ -108,6 +113,18 @@ class Steps:
         self.off = True
         self._file.wait(0)
         self._trouble("hooks")
+
+    def tell_calls(self) -> None:
+        """A collective has raised, or the groups are taken down. The rank may end before the next beat, so what it has
+        called is written now.
+        """
+        if self.off or _now() - self._told_ns < _LAST_WORDS_APART_NS:
+            return
+        self._told_ns, self.last_words = _now(), True
+        try:
+            self._tick()
+        finally:
+            self.last_words = False
 
     # --- losses and backwards ----------------------------------------------------------------------------------------
 
@@ -238,8 +255,9 @@ def hook_torch(probe: Probe) -> None:
     steps.patch(torch.nn.utils, "clip_grad_norm_", functools.partial(_clip, steps))
     steps.patch(torch.nn.parallel.DistributedDataParallel, "__init__", functools.partial(_made, steps))
     if dist.is_available():
-        probe.groups = best(lambda: steps.waiting)
+        probe.groups = best(lambda: steps.waiting, lambda: steps.last_words)
         steps.patch(dist.Work, "wait", functools.partial(_wait, steps))
+        steps.patch(dist, "destroy_process_group", functools.partial(_destroy, steps))
         steps.patch(dist.ProcessGroup, "monitored_barrier", functools.partial(_wait, steps))
         steps.patch(dist, "_broadcast_coalesced", functools.partial(_wait, steps))
         import torch.distributed._functional_collectives as functional
@@ -278,6 +296,9 @@ def _backward(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
             steps.fail()
         try:
             return before(tensors, *args, **kwargs)
+        except RuntimeError:  # perhaps of the reducer, which waits in C++
+            steps.tell_calls()
+            raise
         finally:
             if not steps.off:
                 try:
@@ -297,6 +318,9 @@ def _wait(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
         steps._file.wait(began)
         try:
             return before(*args, **kwargs)
+        except RuntimeError:
+            steps.tell_calls()
+            raise
         finally:
             if not steps.off:
                 steps._file.wait(0)
@@ -304,6 +328,15 @@ def _wait(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
             steps.waiting = False
 
     return wait
+
+
+def _destroy(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
+    def destroy_process_group(*args: Any, **kwargs: Any) -> Any:
+        if _thread() == steps.main:
+            steps.tell_calls()
+        return before(*args, **kwargs)
+
+    return destroy_process_group
 
 
 def _scale(steps: Steps, before: Callable[..., Any]) -> Callable[..., Any]:
