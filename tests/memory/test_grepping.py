@@ -74,9 +74,19 @@ def test_the_work_is_bounded_by_steps() -> None:
 
 @pytest.mark.parametrize(
     "pattern",
-    ["", "  ", "a" * 201, r"(a)\1", "(?=a)", "(?<!a)b", "(?P<n>a)", "(", ")", "a)", "[", "[z-a]", "*a", "a**", "a{3}{3}"]
-    + [r"\q", "\\", "(" * 60 + ")" * 60, "((a{200}){200}){200}", "((((){200}){200}){200}){200}", "a{300}"],
+    [
+        *["", "  ", "a" * 201, r"(a)\1", "(?=a)", "(?<!a)b", "(?P<n>a)", "(", ")", "a)", "[", "[z-a]", "*a", "a**"],
+        *[
+            "a{3}{3}",
+            r"\q",
+            "\\",
+            "(" * 60 + ")" * 60,
+            "((a{200}){200}){200}",
+            "((((){200}){200}){200}){200}",
+            "a{300}",
+        ],
+    ],
 )
 def test_what_is_not_of_the_subset_is_refused_with_a_sentence(pattern: str) -> None:
-    with pytest.raises(CallError, match="pattern|counts|range"):
+    with pytest.raises(CallError, match=r"pattern|counts|range"):
         Pattern(pattern, regex=True)

@@ -175,18 +175,23 @@ class Tools:
     def _spans(
         self, title: str, page: Page, spans: Sequence[tuple[int, int]], label: Sequence[str], budget: int
     ) -> Result:
-        most = max(200, min(_LINE_SHOWN, budget // 3)) if len(spans) > 1 else max(200, budget // 2)
+        room = budget - len(title.encode()) - 320
+        most = max(80, min(_LINE_SHOWN, room // 3) if len(spans) > 1 else room)
         lines: list[str] = []
         seen: list[list[int]] = []
+        cut = False
         for (start, stop), what in zip(spans, label, strict=True):
-            stop = min(stop, start + most) if stop - start > most else stop
-            inside = [fact for fact in page.facts if fact.start < stop and fact.stop > start]
-            names = " " + " ".join(fact.name for fact in inside[:8]) if inside else ""
-            lines.append(f"{what}{names} {quote(page.text[start:stop], longest=most)}")
-            seen.append([fact.id for fact in inside[:8]])
-        text, shown = block(title, lines, budget_bytes=budget - 60)
+            quoted = quote(page.text[start:stop], longest=most)
+            cut = cut or quoted.endswith('…"')
+            stop = min(stop, start + most)
+            inside = [fact for fact in page.facts if fact.start < stop and fact.stop > start][:8]
+            lines.append(f"{what}{''.join(f' {fact.name}' for fact in inside)} {quoted}")
+            seen.append([fact.id for fact in inside])
+        text, shown = block(title, lines, budget_bytes=budget - 110)
         if shown < len(lines):
-            text += f"\n(no room for {len(lines) - shown} more; read fewer lines, or characters)"
+            text += f"\n(no room for {len(lines) - shown} more; read fewer lines)"
+        elif cut:
+            text += "\n(what ends in … is cut; read characters by start and stop)"
         if not lines:
             text += "\n(nothing stands there)"
         return Result(text, tuple(each for some in seen[:shown] for each in some), (page.evidence.id,))
