@@ -125,9 +125,9 @@ def test_a_tool_never_wins_over_what_the_user_said(memory: Memory) -> None:
     assert memory.tools().call("resolve", {"question": "door code"}).facts[0] == 1
 
 
-def test_what_was_forgotten_is_shown_by_no_tool(memory: Memory, tools: Tools) -> None:
-    with memory._ledger.change() as db:
-        db.execute("UPDATE fact SET state = 'forgotten' WHERE id = 2")
+@pytest.mark.parametrize("mode", ["tombstone", "purge"])
+def test_what_was_forgotten_is_shown_by_no_tool(memory: Memory, tools: Tools, mode: Any) -> None:
+    memory.forget(fact="f2", mode=mode)
     calls: list[tuple[str, dict[str, Any]]] = [
         ("search", {"query": "cat", "history": True}),
         ("grep", {"pattern": "cat"}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -73,7 +74,12 @@ def grep(shelf: Shelf, pattern: Pattern, *, after: tuple[int, int], limit: int) 
 
 def _line(page: Page, number: int, start: int, stop: int, found: int) -> Line:
     left, right = max(start, found - _BEFORE), min(stop, found + _AFTER)
-    inside = [fact for fact in page.facts if fact.start < right and fact.stop > left]
-    inside.sort(key=lambda fact: (not fact.start < found <= fact.stop, fact.id))
+    facts = page.facts
+    first = bisect_right(facts, left, key=lambda fact: fact.stop)
+    last = bisect_left(facts, right, key=lambda fact: fact.start)
+    inside = sorted(
+        facts[first:last],
+        key=lambda fact: (not fact.start < found <= fact.stop, fact.id),
+    )
     cut = ("…" if left > start else "") + page.text[left:right] + ("…" if right < stop else "")
     return Line((page.evidence.id, number), cut, tuple(inside[:4]))

@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.errors import CallError
 from perdure.memory.grepping import Pattern
 from perdure.memory.grepping_evidence import LAST, grep
-from perdure.memory.moments import moment_of
+from perdure.memory.moments import bounds_of, moment_of
 from perdure.memory.records import Fact, Hit, State, Topic, number_of
 from perdure.memory.rendering import block, describe_evidence, describe_fact, quote
 from perdure.memory.resolving import Resolved, chain, resolved
@@ -321,10 +321,5 @@ def _place(after: str) -> tuple[int, int]:
 
 def _moment(text: str) -> tuple[float, float]:
     """The first second of a time as exact as it is written, and the first after it."""
-    parts = text.split("-")
-    if len(parts) < 3 and all(each.isascii() and each.isdigit() for each in parts) and len(parts[0]) == 4:
-        year, month = int(parts[0]), int(parts[1]) if len(parts) == 2 else 0
-        after = f"{year + 1:04d}-01-01" if month in (0, 12) else f"{year:04d}-{month + 1:02d}-01"
-        return moment_of(f"{year:04d}-{month or 1:02d}-01", now_s=0)[1], moment_of(after, now_s=0)[1]
-    begin = moment_of(text, now_s=0)[1]
-    return begin, begin + (86400 if len(text) == 10 else 0.001)
+    first, after = bounds_of(text) or (moment_of(text, now_s=0.0)[1],) * 2
+    return first, after if after > first else first + 0.001
