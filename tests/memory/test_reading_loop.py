@@ -84,7 +84,7 @@ def test_an_answer_that_cites_what_was_not_shown_is_repaired_once(memory: Memory
     assert "refused" in model.asked[1][-1]["content"]
 
 
-@pytest.mark.parametrize("citations", [["f999"], ["f20"], [], ["f1", "f999"]])
+@pytest.mark.parametrize("citations", [["f999"], ["f20"], [], ["f1", "f999"], ["f1", "f20"], ["f1", "e9"]])
 def test_an_answer_that_cites_what_was_not_shown_twice_is_refused(memory: Memory, citations: list[str]) -> None:
     """mem0#4573: an invented John Doe."""
     answer, model = ask(memory, [done("In Rome.", *citations)])

@@ -13,6 +13,8 @@ from hypothesis import strategies as st
 
 from perdure.errors import CallError
 from perdure.memory import Memory, Result, Tools
+from perdure.memory.grepping import Pattern
+from perdure.memory.grepping_evidence import grep
 from perdure.memory.rendering import block, quote
 from perdure.memory.tool_arguments import ALL
 
@@ -69,6 +71,24 @@ def test_grep_goes_on_where_it_stopped_until_each_line_was_shown_once(memory: Me
         if after is None:
             break
     assert len(seen) == len(set(seen)) == 35
+
+
+def test_a_grep_that_runs_out_of_steps_goes_on_where_it_was(memory: Memory) -> None:
+    for at in range(6):
+        long = f"number {at} " + "ab" * (500 if at != 3 else 50_000)
+        memory.observe(f"{long}\nnumber {at}\nnumber {at}" if at != 1 else "number 1\n" + "ab" * 1500 + "\nnumber 1")
+    seen: list[tuple[int, int]] = []
+    after, rounds, whys = (0, 0), 0, set()
+    while rounds < 20:
+        found = grep(memory.tools().shelf, Pattern(r"^n\w+ \d$", regex=True, steps=4000), after=after, limit=100)
+        seen += [line.place for line in found.lines]
+        after, rounds = found.at, rounds + 1
+        whys.add(found.why)
+        if not found.why:
+            break
+    assert seen == [(1, 2), (1, 3), (2, 1), (2, 3), (3, 2), (3, 3), (5, 2), (5, 3), (6, 2), (6, 3)]
+    assert whys == {"the search took its most steps", "e4 takes more steps than there are", ""}
+    assert 2 < rounds < 7
 
 
 def test_read_shows_lines_characters_what_is_around_a_fact_and_topics(memory: Memory, tools: Tools) -> None:

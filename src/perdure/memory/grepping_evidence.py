@@ -49,7 +49,7 @@ class Found:
 def grep(shelf: Shelf, pattern: Pattern, *, after: tuple[int, int], limit: int) -> Found:
     """Return the first ``limit`` lines after place ``after`` that match."""
     lines: list[Line] = []
-    number, chars, at = after[0], 0, after
+    number, chars, at = after[0] + (after[1] == LAST), 0, after
     while True:
         pages = shelf.pages_from(number, limit=_PAGES)
         if not pages:
@@ -64,7 +64,11 @@ def grep(shelf: Shelf, pattern: Pattern, *, after: tuple[int, int], limit: int) 
                         return Found(tuple(lines), "there are more", lines[-1].place)
                     lines.append(_line(page, line, start, stop, found))
             except StepsSpent:
-                return Found(tuple(lines), f"the search took its most steps in e{number}", (number, LAST))
+                if lines and lines[-1].place[0] == number:
+                    at = lines[-1].place
+                elif at == after:  # all steps went into this one: it is left, so that the rest can be searched
+                    return Found(tuple(lines), f"e{number} takes more steps than there are", (number, LAST))
+                return Found(tuple(lines), "the search took its most steps", at)
             at = (number, LAST)
             chars += len(page.text)
             if chars > _MOST_CHARS:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 import time
 import traceback
 from email.utils import formatdate
@@ -150,8 +151,13 @@ def test_tries_are_counted() -> None:
 )
 def test_the_deadline_holds_also_against_a_server_that_drips_or_stalls(slow: Raw) -> None:
     began = time.monotonic()
-    with ScriptedEndpoint([slow]) as endpoint, pytest.raises((DeadlineExceeded, LinkLost)):
-        complete(endpoint, deadline_s=0.4, tries=1)
+    with ScriptedEndpoint([slow]) as endpoint:
+        with pytest.raises((DeadlineExceeded, LinkLost)):
+            complete(endpoint, deadline_s=0.4, tries=1)
+        for thread in threading.enumerate():
+            if thread.name == "llm-http":
+                thread.join(5)
+                assert not thread.is_alive()
     assert time.monotonic() - began < 5
 
 
