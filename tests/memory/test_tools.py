@@ -75,8 +75,8 @@ def test_grep_goes_on_where_it_stopped_until_each_line_was_shown_once(memory: Me
 
 def test_a_grep_that_runs_out_of_steps_goes_on_where_it_was(memory: Memory) -> None:
     for at in range(6):
-        long = f"number {at} " + "ab" * (500 if at != 3 else 50_000)
-        memory.observe(f"{long}\nnumber {at}\nnumber {at}" if at != 1 else "number 1\n" + "ab" * 1500 + "\nnumber 1")
+        long = f"number {at} " + "n b" * (300 if at != 3 else 30_000)
+        memory.observe(f"{long}\nnumber {at}\nnumber {at}" if at != 1 else "number 1\n" + "n b" * 1000 + "\nnumber 1")
     seen: list[tuple[int, int]] = []
     after, rounds, whys = (0, 0), 0, set()
     while rounds < 20:
