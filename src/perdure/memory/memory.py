@@ -5,18 +5,28 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Final, Literal
 
 from perdure.errors import CallError
+from perdure.memory.backup import backup
+from perdure.memory.doctor import Finding, examine, examine_index
+from perdure.memory.exporting import export
+from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
+from perdure.memory.importing import Imported, import_
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
-from perdure.memory.spaces import folder_of
+from perdure.memory.spaces import folder_of, make_folder
+from perdure.memory.told import Told
+from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
+
+_ROLES: Final = frozenset(each.value for each in Role)
 
 
 class Memory:
@@ -31,10 +41,11 @@ class Memory:
     ) -> None:
         self.folder = folder_of(Path(root), space)
         self.space = space
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder)
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
+        resume_purges(self._ledger, derived=self._derived())
 
     def __enter__(self) -> Memory:
         return self
@@ -68,19 +79,22 @@ class Memory:
 
         Raises `CallError` for arguments that are no such things, `StorageFull` where the disk is full.
         """
-        if not isinstance(text, str):
-            raise CallError(f"what was told must be a string, not {type(text).__name__}")
-        observed = moment_of(at, now_s=self._wall())
-        return self._ledger.append(
-            text,
-            source=source,
-            speaker=speaker,
-            role=Role(role),
-            observed=observed,
-            key=key,
-            dated=at is not None,
-            meta=meta,
-        )
+        told = self._told(text, source=source, at=at, speaker=speaker, role=role, key=key, meta=meta)
+        return self._ledger.keep([told])[0]
+
+    def observe_many(self, items: Sequence[Mapping[str, object]]) -> list[Observed]:
+        """Keep many at once, in one transaction: all of them, or after an error none.
+
+        Each item has ``text`` and what else `observe` takes, by name. Raises `CallError` that names the first item
+        that cannot be kept.
+        """
+        told: list[Told] = []
+        for at, item in enumerate(items):
+            try:
+                told.append(self._told(**item))  # type: ignore[arg-type]
+            except (CallError, TypeError) as error:
+                raise CallError(f"item {at}: {error}", item=at) from error
+        return self._ledger.keep(told)
 
     def search(self, question: str, *, limit: int = 10, history: bool = False) -> list[Hit]:
         """Return the facts that fit a question best, the best first: those that hold now, or with ``history`` all."""
@@ -114,6 +128,92 @@ class Memory:
         if found is None:
             raise CallError(f"there is no evidence e{number} in space {self.space!r}")
         return found
+
+    def history(self, name: str | int) -> History:
+        """Return what replaces, repeats or contradicts a fact, and what it replaces, the oldest first."""
+        return history(self._ledger, self.fact(name).id)
+
+    def forget(
+        self,
+        *,
+        fact: str | int | None = None,
+        evidence: str | int | None = None,
+        topic: str | int | None = None,
+        source: str | None = None,
+        speaker: str | None = None,
+        mode: Literal["tombstone", "purge"] = "tombstone",
+        reason: str = "",
+    ) -> Receipt:
+        """Forget one thing: no search finds it any more (tombstone), or no byte of it is left (purge, for good).
+
+        The receipt of a purge says what was looked through, and under ``left`` what a person has to see to.
+        Raises `CallError` where there is no such thing, `perdure.errors.DeadlineExceeded` where a reader holds on to
+        old copies; the purge is finished then when the memory is opened next.
+        """
+        target = Target(
+            fact=None if fact is None else number_of(fact, "f"),
+            evidence=None if evidence is None else number_of(evidence, "e"),
+            topic=None if topic is None else number_of(topic, "t"),
+            source=source,
+            speaker=speaker,
+        )
+        return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived())
+
+    def backup(self, to: str | os.PathLike[str] | None = None) -> str:
+        """Copy the space to a new file (or the URL of a store) while others write; return where it is.
+
+        Raises `CallError` where the file exists, `perdure.errors.StorageFull`.
+        """
+        return backup(self._ledger, to)
+
+    def export(self, to: str | os.PathLike[str]) -> int:
+        """Write the space as JSON lines to a new file; return how many lines it has."""
+        return export(self._ledger, to)
+
+    def import_(self, file: str | os.PathLike[str]) -> Imported:
+        """Take in an export, beside what is there. The same again adds nothing.
+
+        Raises `perdure.errors.FormatRefused` for a file that is no whole export; nothing is taken in then.
+        """
+        return import_(self._ledger, file)
+
+    def doctor(self, *, repair: bool = False) -> list[Finding]:
+        """Examine the space; with ``repair`` also make right again what is made from the ledger."""
+        checks = (lambda ledger: examine_index(ledger, self.folder / "index.db"),)
+        return examine(self._ledger, checks=checks, repair=repair, derived=self._derived())
+
+    def _derived(self) -> Derived:
+        return Derived(index=self._index.drop)
+
+    def status(self) -> Status:
+        """Count what there is."""
+        return status(self._ledger)
+
+    def _told(
+        self,
+        text: str,
+        *,
+        source: str = "",
+        at: str | float | dt.datetime | None = None,
+        speaker: str = "",
+        role: Role | str = Role.USER,
+        key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+    ) -> Told:
+        if not isinstance(text, str):
+            raise CallError(f"what was told must be a string, not {type(text).__name__}")
+        if role not in _ROLES:
+            raise CallError(f"{str(role)[:40]!r} is no role; it is one of {', '.join(Role)}")
+        return Told.of(
+            text,
+            source=source,
+            speaker=speaker,
+            role=Role(role),
+            observed=moment_of(at, now_s=self._wall()),
+            key=key,
+            dated=at is not None,
+            meta=meta,
+        )
 
     def _of_passage(self, passage: int) -> list[Fact]:
         ids = [
