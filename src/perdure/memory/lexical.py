@@ -1,149 +1,323 @@
-"""The lexical index: ``index.db``, made from the ledger and thrown away at will.
+"""The lexical index of a space. It follows the ledger: a search takes in first what was told since.
 
-It follows the ledger: before a search it takes in what was told since, so that telling stays cheap and what was told
-is found at once.
+So telling stays cheap, and what was told is found at once. Any number of threads and processes may read and follow;
+one at a time writes, and sees what the others have written, so that nothing is taken in twice.
+
+Theory of the reading. What a search needs of every passage (`perdure.memory.units`) and the newest postings are held in
+memory, and belong to a generation, which every writer raises. A search opens a read transaction, brings what is in
+memory to the generation that it sees there, and reads its postings in the same transaction: nobody can change them
+under it. Where segments were rewritten (the *shape* has changed) memory is read anew.
 """
 
 from __future__ import annotations
 
-import re
-import sqlite3
+import contextlib
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar
 
+import numpy as np
+from numpy.typing import NDArray
+
+from perdure.errors import PerdureError
+from perdure.memory.coherence import Coherence
+from perdure.memory.following import follow, reindex
+from perdure.memory.index_file import DAMAGED, IndexFile
 from perdure.memory.ledger import Ledger
+from perdure.memory.postings import Tail, find
+from perdure.memory.ranking import K1, B, Favour, idf, rank
+from perdure.memory.sqlite_files import File
+from perdure.memory.units import UNIT, Units
+from perdure.memory.vocabulary import alike
+from perdure.memory.words import content_terms, terms
 
-__all__ = ["LexicalIndex", "words_of"]
+__all__ = ["Filter", "Found", "LexicalIndex", "words_of"]
 
-_WORD: Final = re.compile(r"\w+")
-_STOP: Final = frozenset(
-    [
-        "a",
-        "an",
-        "and",
-        "are",
-        "as",
-        "at",
-        "be",
-        "by",
-        "do",
-        "does",
-        "did",
-        "for",
-        "from",
-        "had",
-        "has",
-        "have",
-        "he",
-        "her",
-        "his",
-        "i",
-        "in",
-        "is",
-        "it",
-        "its",
-        "me",
-        "my",
-        "of",
-        "on",
-        "or",
-        "she",
-        "that",
-        "the",
-        "their",
-        "they",
-        "this",
-        "to",
-        "was",
-        "we",
-        "were",
-        "what",
-        "when",
-        "where",
-        "which",
-        "who",
-        "whom",
-        "whose",
-        "why",
-        "will",
-        "with",
-        "you",
-        "your",
-        "how",
-    ]
-)
+T = TypeVar("T")
+_TRIES: Final = 3
 
 
 def words_of(text: str) -> list[str]:
     """The words of a question that are worth looking for."""
-    words = [each.lower() for each in _WORD.findall(text)]
-    return [each for each in words if each not in _STOP] or words
+    return content_terms(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """Which passages may be found: told by one of ``speakers``, of one of ``sources``, observed within a time."""
+
+    speakers: frozenset[str] | None = None
+    sources: frozenset[str] | None = None
+    since_s: float | None = None
+    until_s: float | None = None
+    roles: frozenset[int] | None = None
+    """By authority, see `perdure.memory.records.Role`."""
+
+    def __bool__(self) -> bool:
+        return self != Filter()
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A passage that was found: the facts ``passage`` to ``before`` (not included, None for the last) are its own."""
+
+    passage: int
+    before: int | None
+    score: float
+    unit: int
+
+
+@dataclass(slots=True)
+class State:
+    """What is held in memory of one file at one generation."""
+
+    inode: tuple[int, int] | None = None
+    generation: int = 0
+    shape: int = 0
+    sealed: int = 0
+    units: Units = field(default_factory=lambda: Units(k1=K1, b=B))
+    tail: Tail = field(default_factory=Tail)
+    segments: tuple[int, ...] = ()
+    speakers: dict[str, int] = field(default_factory=dict)
+    named: dict[str, set[int]] = field(default_factory=dict)
+    """The speakers that have a term in their name."""
+    sources: dict[str, int] = field(default_factory=dict)
+    lends: NDArray[np.float32] = field(default_factory=lambda: np.zeros(1, np.float32))
 
 
 class LexicalIndex:
-    """FTS5 over the passages of a space."""
+    """Where the words of a space stand. Safe to use from any thread, from many processes, and after a fork."""
 
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self.path = path
         self.ledger = ledger
+        self._file = IndexFile(path, ledger.id)
+        self._state = State()
         self._lock = threading.Lock()
-        self._db = sqlite3.connect(path, timeout=30.0, isolation_level=None, check_same_thread=False)
-        self._db.execute("PRAGMA journal_mode = WAL")
-        self._db.execute("PRAGMA synchronous = OFF")
-        self._db.execute(
-            "CREATE VIRTUAL TABLE IF NOT EXISTS passage"
-            " USING fts5(body, tokenize = 'porter unicode61 remove_diacritics 2')"
-        )
 
     def catch_up(self) -> None:
         """Take in what was told since the last time."""
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            last = self._db.execute("SELECT coalesce(max(rowid), 0) FROM passage").fetchone()[0]
-            rows = self.ledger.connection().execute(
-                "SELECT passage, group_concat(text, ' ') FROM"
-                " (SELECT passage, text FROM fact WHERE passage > ? ORDER BY id) GROUP BY passage",
-                (last,),
-            )
-            self._db.executemany("INSERT INTO passage(rowid, body) VALUES (?, ?)", rows)
-            self._db.execute("COMMIT")
+        self._robust(lambda db: follow(db, self.ledger))
 
     def drop(self, passages: Sequence[int]) -> None:
-        """Take passages out, or what was forgotten of them; no byte of it stays."""
-        self.catch_up()
-        with self._lock:
-            self._db.execute("PRAGMA secure_delete = ON")
-            self._db.execute("BEGIN IMMEDIATE")
-            for passage in passages:
-                self._db.execute("DELETE FROM passage WHERE rowid = ?", (passage,))
-                body = (
-                    self.ledger.connection()
-                    .execute(
-                        "SELECT group_concat(text, ' ') FROM"
-                        " (SELECT text FROM fact WHERE passage = ? AND state <> 'forgotten' ORDER BY id)",
-                        (passage,),
-                    )
-                    .fetchone()[0]
-                )
-                self._db.execute("INSERT INTO passage(rowid, body) VALUES (?, ?)", (passage, body or ""))
-            self._db.execute("INSERT INTO passage(passage) VALUES ('optimize')")
-            self._db.execute("COMMIT")
+        """Take in anew what is left of passages after some of it was forgotten, or came back; no byte of the rest stays."""
+
+        def work(db: File) -> None:
+            follow(db, self.ledger)
+            reindex(db, self.ledger, passages)
+
+        self._robust(work)
 
     def search(self, question: str, *, limit: int) -> list[tuple[int, float]]:
         """Return (passage, score), best first."""
-        words = words_of(question)
-        if not words:
-            return []
-        self.catch_up()
-        match = " OR ".join('"' + word.replace('"', '""') + '"' for word in words)
-        with self._lock:
-            rows = self._db.execute(
-                "SELECT rowid, -rank FROM passage WHERE passage MATCH ? ORDER BY rank LIMIT ?", (match, limit)
+        weights = dict.fromkeys(content_terms(question), 1.0)
+        return [(found.passage, found.score) for found in self.rank(weights, limit=limit)[0]]
+
+    def rank(
+        self,
+        weights: Mapping[str, float],
+        *,
+        limit: int,
+        only: Filter | None = None,
+        speaker: str | None = None,
+        within: tuple[float, float] | None = None,
+    ) -> tuple[list[Found], dict[str, float]]:
+        """Return the passages that fit weighted terms best, and what each term that was found counts.
+
+        Those of ``speaker``, and those told ``within`` a time, count for more.
+        """
+
+        def work(db: File, state: State, n: int) -> tuple[list[Found], dict[str, float]]:
+            units = state.units
+            favour = Favour(state.speakers.get(speaker) if speaker is not None else None, *(within or (None, None)))
+            sure = list(weights)[:200]
+            postings = find(db, state.segments, state.tail, sure, n=n) if sure else {}
+            weighted = dict(weights)
+            for term in sure:
+                if term not in postings and len(term) > 2:
+                    near = {each: much for each, much in alike(db, state.segments, state.tail, term).items() if each not in weighted}
+                    weighted |= {each: much * weights[term] for each, much in near.items()}
+                    postings |= find(db, state.segments, state.tail, list(near), n=n) if near else {}
+            keep = _kept(state, n, only) if only else None
+            at, scores = rank(
+                units, n, postings, weighted, state.lends, keep=keep, favour=favour, limit=limit
             )
-            return list(rows)
+            passage = units.passage
+            counted = {term: weighted[term] * idf(n, len(found)) for term, (found, _) in postings.items()}
+            return [
+                Found(int(passage[unit]), int(passage[unit + 1]) if unit + 1 < n else None, score, unit)
+                for unit, score in zip(at.tolist(), scores.tolist(), strict=True)
+            ], counted
+
+        return self._reading(work)
+
+    def newest(self, *, limit: int, only: Filter | None = None) -> list[Found]:
+        """Return the passages told last, the last first, all with score 0."""
+
+        def work(db: File, state: State, n: int) -> list[Found]:
+            keep = _kept(state, n, only) if only else np.ones(n, np.bool_)
+            passage = state.units.passage
+            return [
+                Found(int(passage[at]), int(passage[at + 1]) if at + 1 < n else None, 0.0, int(at))
+                for at in np.flatnonzero(keep)[::-1][:limit].tolist()
+            ]
+
+        return self._reading(work)
+
+    def named(self, words: Sequence[str]) -> dict[str, set[str]]:
+        """Return the speakers that have one of ``words`` in their name, by word."""
+
+        def work(db: File, state: State, n: int) -> dict[str, set[str]]:
+            names = {code: text for text, code in state.speakers.items()}
+            return {word: {names[code] for code in state.named[word]} for word in words if word in state.named}
+
+        return self._reading(work)
+
+    def newest_s(self) -> float | None:
+        """When the newest observation was made; None where there is none."""
+
+        def work(db: File, state: State, n: int) -> float | None:
+            return float(state.units.observed_s[:n].max()) if n else None
+
+        return self._reading(work)
+
+    def frequencies(self, words: Sequence[str]) -> tuple[int, dict[str, int]]:
+        """How many passages there are, and in how many each word stands."""
+
+        def work(db: File, state: State, n: int) -> tuple[int, dict[str, int]]:
+            found = find(db, state.segments, state.tail, words, n=n)
+            return n, {word: len(found[word][0]) for word in found}
+
+        return self._reading(work)
+
+    def passages(self) -> NDArray[np.int64]:
+        """The passages that are in the index now, without taking in new ones; for `doctor`."""
+
+        def work(db: File, state: State, n: int) -> NDArray[np.int64]:
+            return state.units.passage[:n].copy()
+
+        return self._reading(work, catch_up=False)
 
     def close(self) -> None:
         """Close the index."""
-        self._db.close()
+        self._file.close()
+
+    def _reading(self, work: Callable[[File, State, int], T], *, catch_up: bool = True) -> T:
+        def attempt(db: File) -> T:
+            if catch_up:
+                follow(db, self.ledger)
+            while True:
+                with _reads(db):
+                    generation = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0]
+                    state = self._brought_to(db, generation)
+                    if state is not None:
+                        n = db.execute("SELECT value FROM meta WHERE key = 'units'").fetchone()[0]
+                        return work(db, state, n)
+
+        return self._robust(attempt)
+
+    def _robust(self, work: Callable[[File], T]) -> T:
+        """Do it; where the index turns out to be no good, make it again first."""
+        for _ in range(_TRIES - 1):
+            try:
+                return work(self._file.connection())
+            except DAMAGED:
+                self._file.replace()
+        return work(self._file.connection())
+
+    def _brought_to(self, db: File, generation: int) -> State | None:
+        """The state at ``generation``, or None where another thread has gone past it already."""
+        with self._lock:
+            state, inode = self._state, self._file.inode
+            if state.inode == inode and state.generation == generation:
+                return state
+            if state.inode == inode and state.generation > generation:
+                return None
+            self._state = _next(db, state if state.inode == inode else State(), inode)
+            return self._state
+
+
+def _next(db: File, old: State, inode: tuple[int, int] | None) -> State:
+    meta = dict(db.execute("SELECT key, value FROM meta"))
+    if old.shape != meta["shape"]:
+        old = State()
+    sealed = old.sealed == meta["sealed"]
+    state = State(
+        inode=inode,
+        generation=meta["generation"],
+        shape=meta["shape"],
+        sealed=meta["sealed"],
+        units=old.units,
+        tail=old.tail if sealed else Tail(),
+        segments=tuple(row[0] for row in db.execute("SELECT first FROM segment ORDER BY first")),
+        speakers=old.speakers,
+        named=old.named,
+        sources=old.sources,
+        lends=old.lends,
+    )
+    for first, columns in db.execute("SELECT first, columns FROM block WHERE first + 65536 > ? ORDER BY first", (old.units.n,)).fetchall():
+        rows = np.frombuffer(columns, UNIT)
+        skip = max(0, state.units.n - first)
+        if skip < len(rows):
+            state.units.append(rows[skip:])
+    known = state.units.n
+    start = known if sealed else state.sealed
+    fresh = db.execute("SELECT unit, columns, terms FROM tail WHERE unit >= ? ORDER BY unit", (start,)).fetchall()
+    newer = [columns for unit, columns, _ in fresh if unit >= known]
+    if newer:
+        state.units.append(np.frombuffer(b"".join(newer), UNIT))
+    for unit, _, found in fresh:
+        state.tail.add(unit, found.split("\n") if found else ())
+    _names(db, state, old.generation)
+    return state
+
+
+def _names(db: File, state: State, since: int) -> None:
+    lends = state.lends
+    row = db.execute("SELECT near, far FROM name WHERE kind = 'all'").fetchone()
+    usual = Coherence(*row) if row else Coherence()
+    for code, kind, text, near, far in db.execute(
+        "SELECT code, kind, text, near, far FROM name WHERE changed > ?", (since,)
+    ).fetchall():
+        name = text.decode("utf-8", "surrogatepass")
+        if kind == "speaker":
+            state.speakers[name] = code
+            for word in terms(name):
+                state.named.setdefault(word, set()).add(code)
+        elif kind == "source":
+            state.sources[name] = code
+            if code >= len(lends):
+                lends = np.concatenate([lends, np.zeros(max(code + 1, 2 * len(lends)) - len(lends), np.float32)])
+            lends[code] = Coherence(near, far).lends(usual)
+    state.lends = lends
+
+
+def _kept(state: State, n: int, only: Filter) -> NDArray[np.bool_]:
+    units = state.units
+    keep = np.ones(n, np.bool_)
+    for names, codes, column in (
+        (only.speakers, state.speakers, units.speaker),
+        (only.sources, state.sources, units.source),
+    ):
+        if names is not None:
+            keep &= np.isin(column[:n], [codes[name] for name in names if name in codes])
+    if only.since_s is not None:
+        keep &= units.observed_s[:n] >= only.since_s
+    if only.until_s is not None:
+        keep &= units.observed_s[:n] < only.until_s
+    if only.roles is not None:
+        keep &= np.isin(units.role[:n], list(only.roles))
+    return keep
+
+
+@contextmanager
+def _reads(db: File) -> Iterator[None]:
+    db.execute("BEGIN")
+    try:
+        yield
+    finally:
+        with contextlib.suppress(PerdureError):  # a file so broken that it cannot even end: the first error says so
+            db.execute("ROLLBACK")

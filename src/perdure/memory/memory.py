@@ -17,9 +17,11 @@ from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
 from perdure.memory.importing import Imported, import_
 from perdure.memory.ledger import Ledger
-from perdure.memory.lexical import LexicalIndex
+from perdure.memory.lexical import Filter, LexicalIndex
 from perdure.memory.moments import moment_of
+from perdure.memory.quoting import quoted
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
+from perdure.memory.searching import Searcher
 from perdure.memory.spaces import folder_of, make_folder
 from perdure.memory.told import Told
 from perdure.memory.views import History, Status, history, status
@@ -45,6 +47,7 @@ class Memory:
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
+        self._searcher = Searcher(self._ledger, self._index)
         resume_purges(self._ledger, derived=self._derived())
 
     def __enter__(self) -> Memory:
@@ -96,15 +99,52 @@ class Memory:
                 raise CallError(f"item {at}: {error}", item=at) from error
         return self._ledger.keep(told)
 
-    def search(self, question: str, *, limit: int = 10, history: bool = False) -> list[Hit]:
-        """Return the facts that fit a question best, the best first: those that hold now, or with ``history`` all."""
-        passages = self._index.search(question, limit=limit * 3)
-        hits: list[Hit] = []
-        for passage, score in passages:
-            for fact in self._of_passage(passage):
-                shown = fact.state is State.CURRENT or (history and fact.state is not State.FORGOTTEN)
-                hits += [Hit(fact, score, "words")] if shown else []
-        return hits[:limit]
+    def search(
+        self,
+        question: str,
+        *,
+        limit: int = 10,
+        history: bool = False,
+        as_of: str | float | dt.datetime | None = None,
+        speaker: str | None = None,
+        source: str | None = None,
+        since: str | float | dt.datetime | None = None,
+        until: str | float | dt.datetime | None = None,
+        role: Role | str | None = None,
+        topic: str | int | None = None,
+    ) -> list[Hit]:
+        """Return the facts that fit a question best, the best first.
+
+        Those that hold now; with ``as_of`` those that were known and held at that time, with ``history`` all. Only
+        what ``speaker`` said, what comes from ``source``, what was said from ``since`` up to ``until``, or what stands
+        in ``topic``, as far as they are given.
+
+        Raises `CallError` for arguments that are no such things.
+        """
+        if not isinstance(question, str):
+            raise CallError(f"a question must be a string, not {type(question).__name__}")
+        only = Filter(
+            speakers=None if speaker is None else frozenset([speaker]),
+            sources=None if source is None else frozenset([source]),
+            since_s=None if since is None else self._moment_s(since),
+            until_s=None if until is None else self._moment_s(until),
+            roles=None if role is None else frozenset([Role(role).authority]),
+        )
+        return self._searcher.find(
+            question,
+            limit=limit,
+            history=history,
+            as_of_s=None if as_of is None else self._moment_s(as_of),
+            only=only or None,
+            topic=None if topic is None else number_of(topic, "t"),
+        )
+
+    def recall(self, question: str, *, budget_bytes: int = 4000, limit: int = 20) -> str:
+        """Return what fits a question as quoted data for a model to read, at most ``budget_bytes`` of UTF-8."""
+        return quoted(self.search(question, limit=limit), budget_bytes)
+
+    def _moment_s(self, at: str | float | dt.datetime) -> float:
+        return moment_of(at, now_s=self._wall())[1]
 
     def ask(self, question: str) -> Answer:
         """Return the current facts that fit a question, ranked, as an answer."""
@@ -214,12 +254,3 @@ class Memory:
             dated=at is not None,
             meta=meta,
         )
-
-    def _of_passage(self, passage: int) -> list[Fact]:
-        ids = [
-            row[0]
-            for row in self._ledger.connection().execute(
-                "SELECT id FROM fact WHERE id >= ? AND id < ? + 1000 AND passage = ?", (passage, passage, passage)
-            )
-        ]
-        return list(self._ledger.facts(ids).values())

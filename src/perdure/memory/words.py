@@ -16,7 +16,7 @@ from typing import Final
 
 from perdure.memory.stemming import stem
 
-__all__ = ["STOP", "TOKENS", "content_terms", "folded", "plain_words", "terms"]
+__all__ = ["STOP_STEMS", "TOKENS", "content_terms", "folded", "plain_words", "terms"]
 
 TOKENS: Final = 1
 """The version of what `terms` returns: an index made by another is made again."""
@@ -52,7 +52,7 @@ def folded(word: str) -> str:
         return word.lower()
     apart = unicodedata.normalize("NFKD", word).casefold()
     kept = "".join(each for each in apart if unicodedata.category(each) != "Mn")
-    return unicodedata.normalize("NFC", kept or apart)
+    return "".join(unicodedata.normalize("NFC", kept or apart).split())
 
 
 def plain_words(text: str) -> Iterator[tuple[str, str]]:
@@ -94,7 +94,7 @@ def terms(text: str) -> list[str]:
     return found
 
 
-_STOP_STEMS: Final = STOP | {stem(word) for word in STOP}
+STOP_STEMS: Final = STOP | {stem(word) for word in STOP}
 
 
 def content_terms(text: str) -> list[str]:
@@ -104,4 +104,4 @@ def content_terms(text: str) -> list[str]:
     (['anna', 'live'], ['to', 'be'])
     """
     found = terms(text)
-    return [each for each in found if each not in _STOP_STEMS] or found
+    return [each for each in found if each not in STOP_STEMS] or found
