@@ -24,7 +24,7 @@ from perdure.memory.sqlite_files import File, cut_log
 from perdure.memory.units import GAP_S, SECTION, UNIT
 from perdure.memory.words import STOP_STEMS, terms
 
-__all__ = ["follow", "reindex"]
+__all__ = ["follow", "passages_in", "reindex"]
 
 _BATCH: Final = SPAN - TAIL
 _META_CHARS: Final = 2000
@@ -119,6 +119,14 @@ def reindex(db: File, ledger: Ledger, passages: Sequence[int]) -> None:
     cut_log(db, until=time.monotonic() + 30.0)
 
 
+def passages_in(db: File) -> set[int]:
+    """The passages that an index has, for `perdure.memory.doctor`."""
+    found: set[int] = set()
+    for (columns,) in db.execute("SELECT columns FROM block UNION ALL SELECT columns FROM tail"):
+        found.update(np.frombuffer(columns, UNIT)["passage"].tolist())
+    return found
+
+
 def _anew(
     db: File, told: Any, meta: Mapping[str, Any], passages: set[int]
 ) -> dict[int, tuple[list[str], bytes]]:
@@ -136,6 +144,8 @@ def _anew(
             row = rows[at : at + 1].copy()
             row["length"] = min(65_535, len(some))
             found[first + at] = some, row.tobytes()
+    if len(found) < len(passages):
+        raise FormatRefused(f"{db.path} lacks passages", file=str(db.path))
     return found
 
 

@@ -33,14 +33,24 @@ from perdure.memory.copies import scrub_copies
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect, cut_log
 from perdure.memory.told import as_body, as_text
-from perdure.memory.traces import METHOD, Looked, forms_of, held_elsewhere, look_through
+from perdure.memory.traces import METHOD, Looked, batches_of, held_elsewhere, look_through
 from perdure.memory.whole_files import write_whole
 from perdure.process.lock import FileLock
 
-__all__ = ["Derived", "Receipt", "Target", "forget", "resume_purges"]
+__all__ = ["NONE", "Derived", "Receipt", "Target", "forget", "resume_purges"]
 
 _GAP: Final = "\u2588"
-_DEADLINE_S: Final = 120.0
+_DEADLINE_S: Final = 600.0
+_REPEATING: Final = (
+    ("change", "note"),
+    ("change", "plan"),
+    ("link", "reason"),
+    ("topic", "title"),
+    ("topic", "aliases"),
+    ("topic", "summary"),
+    ("topic", "file"),
+    ("evidence", "meta"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,6 +78,10 @@ class Derived:
     """Given the passages whose text has changed, drops and indexes them anew."""
     documents: Callable[[], None] | None = None
     """Writes the documents whose topics have changed."""
+
+
+NONE: Final = Derived()
+"""Nothing is made from the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +123,7 @@ def forget(
     mode: Literal["tombstone", "purge"] = "tombstone",
     by: str = "human",
     reason: str = "",
-    derived: Derived = Derived(),
+    derived: Derived = NONE,
     deadline_s: float = _DEADLINE_S,
 ) -> Receipt:
     """Forget ``target``. A tombstone keeps the words in the ledger, and can be undone; a purge cannot.
@@ -150,7 +164,7 @@ def _forget(
     return _finish(ledger, change, pending, texts, derived, deadline_s=deadline_s)
 
 
-def resume_purges(ledger: Ledger, *, derived: Derived = Derived(), deadline_s: float = _DEADLINE_S) -> list[Receipt]:
+def resume_purges(ledger: Ledger, *, derived: Derived = NONE, deadline_s: float = _DEADLINE_S) -> list[Receipt]:
     """Finish purges that another process began and did not finish; those that one is at right now are left to it."""
     if not _pending(ledger):
         return []
@@ -295,19 +309,14 @@ def _passages(db: File, facts: Iterable[int]) -> list[int]:
 
 def _scrub_rest(db: File, texts: list[str]) -> None:
     """Take pieces of ``texts`` out of notes, plans, reasons, titles and summaries, unless evidence still holds them."""
-    needles = trace_scan.Needles(form for text in texts for form in forms_of(text))
-    if not needles:
-        return
     found: list[tuple[str, str, int, set[bytes]]] = []
-    for table, columns in (
-        ("change", ("note", "plan")),
-        ("link", ("reason",)),
-        ("topic", ("title", "aliases", "summary", "file")),
-        ("evidence", ("meta",)),
-    ):
-        for column in columns:
+    for batch in batches_of(texts):
+        needles = trace_scan.Needles(batch)
+        for table, column in _REPEATING if needles else ():
             for number, value in db.execute(f"SELECT id, {column} FROM {table} WHERE length({column}) > 3"):
-                pieces = {piece for _, piece in trace_scan.find([as_text(value).encode("utf-8", "replace")], needles)}
+                pieces = {
+                    piece for _, piece, _ in trace_scan.find([as_text(value).encode("utf-8", "replace")], needles)
+                }
                 if pieces:
                     found.append((table, column, number, pieces))
     held, _ = held_elsewhere(db, set().union(*(pieces for *_, pieces in found))) if found else (set(), set())

@@ -66,6 +66,21 @@ class IndexFile:
         self._local = threading.local()
         self._connections: weakref.WeakSet[File] = weakref.WeakSet()
         self._closed = False
+        self._users = 0
+        self._rest = threading.Condition()
+        _files.add(self)
+
+    @contextmanager
+    def use(self) -> Iterator[None]:
+        """Around all use of a connection: nobody closes it meanwhile."""
+        with self._rest:
+            self._users += 1
+        try:
+            yield
+        finally:
+            with self._rest:
+                self._users -= 1
+                self._rest.notify_all()
 
     def connection(self) -> File:
         """This thread's connection to the file that bears the name now. Raises one of `DAMAGED` where it is no index."""
@@ -73,7 +88,7 @@ class IndexFile:
             raise CallError(f"{self.path} is closed; open the memory again")
         inode = self._inode()
         held: Held | None = getattr(self._local, "held", None)
-        if held is not None and inode is not None and self._local.inode == inode and self._local.pid == os.getpid():
+        if held is not None and inode is not None and self._local.inode == inode:
             return held.db
         with self._alone():
             if not os.path.lexists(self.path):
@@ -85,7 +100,7 @@ class IndexFile:
             made = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('format', 'owner')"))
             if made != {"format": _FORMAT, "owner": self.owner}:
                 raise FormatRefused(f"{self.path} is the index of another release or ledger", file=str(self.path))
-            self._local.held, self._local.inode, self._local.pid = Held(db), self._inode(), os.getpid()
+            self._local.held, self._local.inode = Held(db), self._inode()
             self._connections.add(db)
         return db
 
@@ -108,11 +123,12 @@ class IndexFile:
         return found
 
     def close(self) -> None:
-        """Close the connections of all threads."""
+        """Close the connections of all threads, as soon as those who search now are done."""
         self._closed = True
-        for db in list(self._connections):
-            db.close()
-        self._local = threading.local()
+        with self._rest:
+            if self._rest.wait_for(lambda: self._users == 0, timeout=_BUSY_S):
+                for db in list(self._connections):
+                    db.close()
 
     def _make(self) -> None:
         db = connect(self.path, busy_s=_BUSY_S)
@@ -147,3 +163,16 @@ class IndexFile:
             yield
         finally:
             os.close(fd)
+
+
+_files: weakref.WeakSet[IndexFile] = weakref.WeakSet()
+
+
+def _in_child() -> None:
+    """A forked child has connections of its own, and nobody in it searches."""
+    for each in list(_files):
+        each._local = threading.local()
+        each._users, each._rest = 0, threading.Condition()
+
+
+os.register_at_fork(after_in_child=_in_child)

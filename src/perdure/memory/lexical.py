@@ -11,6 +11,7 @@ under it. Where segments were rewritten (the *shape* has changed) memory is read
 
 from __future__ import annotations
 
+<<<<<<< HEAD
 import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,21 +19,34 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final, TypeVar
+=======
+import itertools
+import re
+import sqlite3
+import threading
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any, Final
+>>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.errors import PerdureError
+from perdure.errors import FormatRefused, PerdureError
 from perdure.memory.coherence import Coherence
 from perdure.memory.following import follow, reindex
 from perdure.memory.index_file import DAMAGED, IndexFile
 from perdure.memory.ledger import Ledger
+<<<<<<< HEAD
 from perdure.memory.postings import Tail, find
 from perdure.memory.ranking import K1, B, Favour, idf, rank
 from perdure.memory.sqlite_files import File
 from perdure.memory.units import UNIT, Units
 from perdure.memory.vocabulary import alike
 from perdure.memory.words import content_terms, terms
+=======
+from perdure.memory.told import as_text
+>>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
 __all__ = ["Filter", "Found", "LexicalIndex", "words_of"]
 
@@ -100,6 +114,7 @@ class LexicalIndex:
 
     def catch_up(self) -> None:
         """Take in what was told since the last time."""
+<<<<<<< HEAD
         self._robust(lambda db: follow(db, self.ledger))
 
     def drop(self, passages: Sequence[int]) -> None:
@@ -110,6 +125,34 @@ class LexicalIndex:
             reindex(db, self.ledger, passages)
 
         self._robust(work)
+=======
+        with self._lock:
+            self._db.execute("BEGIN IMMEDIATE")
+            last = self._db.execute("SELECT coalesce(max(rowid), 0) FROM passage").fetchone()[0]
+            rows = self.ledger.connection().execute(
+                "SELECT passage, text, state FROM fact WHERE passage > ? ORDER BY passage, id", (last,)
+            )
+            bodies = ((passage, _joined(some)) for passage, some in itertools.groupby(rows, lambda row: row[0]))
+            self._db.executemany("INSERT INTO passage(rowid, body) VALUES (?, ?)", bodies)
+            self._db.execute("COMMIT")
+
+    def drop(self, passages: Sequence[int]) -> None:
+        """Take passages out, or what was forgotten of them; no byte of it stays."""
+        self.catch_up()
+        with self._lock:
+            self._db.execute("PRAGMA secure_delete = ON")
+            self._db.execute("BEGIN IMMEDIATE")
+            for passage in passages:
+                self._db.execute("DELETE FROM passage WHERE rowid = ?", (passage,))
+                rows = self.ledger.connection().execute(
+                    "SELECT passage, text, state FROM fact WHERE passage = ?1 AND id BETWEEN ?1 AND ?1 + 1000"
+                    " ORDER BY id",
+                    (passage,),
+                )
+                self._db.execute("INSERT INTO passage(rowid, body) VALUES (?, ?)", (passage, _joined(rows)))
+            self._db.execute("INSERT INTO passage(passage) VALUES ('optimize')")
+            self._db.execute("COMMIT")
+>>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
     def search(self, question: str, *, limit: int) -> list[tuple[int, float]]:
         """Return (passage, score), best first."""
@@ -193,22 +236,18 @@ class LexicalIndex:
 
         return self._reading(work)
 
-    def passages(self) -> NDArray[np.int64]:
-        """The passages that are in the index now, without taking in new ones; for `doctor`."""
-
-        def work(db: File, state: State, n: int) -> NDArray[np.int64]:
-            return state.units.passage[:n].copy()
-
-        return self._reading(work, catch_up=False)
+    def connection(self) -> File:
+        """This thread's connection to the index, made where there is none."""
+        return self._file.connection()
 
     def close(self) -> None:
         """Close the index."""
+<<<<<<< HEAD
         self._file.close()
 
-    def _reading(self, work: Callable[[File, State, int], T], *, catch_up: bool = True) -> T:
+    def _reading(self, work: Callable[[File, State, int], T]) -> T:
         def attempt(db: File) -> T:
-            if catch_up:
-                follow(db, self.ledger)
+            follow(db, self.ledger)
             while True:
                 with _reads(db):
                     generation = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0]
@@ -221,12 +260,13 @@ class LexicalIndex:
 
     def _robust(self, work: Callable[[File], T]) -> T:
         """Do it; where the index turns out to be no good, make it again first."""
-        for _ in range(_TRIES - 1):
-            try:
-                return work(self._file.connection())
-            except DAMAGED:
-                self._file.replace()
-        return work(self._file.connection())
+        with self._file.use():
+            for _ in range(_TRIES - 1):
+                try:
+                    return work(self._file.connection())
+                except DAMAGED:
+                    self._file.replace()
+            return work(self._file.connection())
 
     def _brought_to(self, db: File, generation: int) -> State | None:
         """The state at ``generation``, or None where another thread has gone past it already."""
@@ -269,6 +309,8 @@ def _next(db: File, old: State, inode: tuple[int, int] | None) -> State:
     newer = [columns for unit, columns, _ in fresh if unit >= known]
     if newer:
         state.units.append(np.frombuffer(b"".join(newer), UNIT))
+    if state.units.n != meta["units"]:
+        raise FormatRefused("the index lacks passages")
     for unit, _, found in fresh:
         state.tail.add(unit, found.split("\n") if found else ())
     _names(db, state, old.generation)
@@ -321,3 +363,12 @@ def _reads(db: File) -> Iterator[None]:
     finally:
         with contextlib.suppress(PerdureError):  # a file so broken that it cannot even end: the first error says so
             db.execute("ROLLBACK")
+=======
+        self._db.close()
+
+
+def _joined(rows: Iterable[Sequence[Any]]) -> str:
+    """The words of a passage that may be recalled; what is no Unicode text is replaced."""
+    texts = [as_text(text) for _, text, state in rows if text is not None and state != "forgotten"]
+    return " ".join(texts).encode("utf-8", "replace").decode()
+>>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083

@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from perdure.errors import CallError
+from perdure.errors import CallError, TryAgain
 from perdure.memory.backup import backup
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.exporting import export
@@ -28,6 +28,7 @@ from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
 
+_PURGE_S: Final = 5.0
 _ROLES: Final = frozenset(each.value for each in Role)
 
 
@@ -47,8 +48,15 @@ class Memory:
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
+<<<<<<< HEAD
         self._searcher = Searcher(self._ledger, self._index)
         resume_purges(self._ledger, derived=self._derived())
+=======
+        try:
+            resume_purges(self._ledger, derived=self._derived(), deadline_s=_PURGE_S)
+        except TryAgain:  # somebody reads old copies: `status` counts it as pending, and the next opening tries again
+            pass
+>>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
     def __enter__(self) -> Memory:
         return self
@@ -183,6 +191,7 @@ class Memory:
         speaker: str | None = None,
         mode: Literal["tombstone", "purge"] = "tombstone",
         reason: str = "",
+        deadline_s: float = 600.0,
     ) -> Receipt:
         """Forget one thing: no search finds it any more (tombstone), or no byte of it is left (purge, for good).
 
@@ -197,7 +206,7 @@ class Memory:
             source=source,
             speaker=speaker,
         )
-        return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived())
+        return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived(), deadline_s=deadline_s)
 
     def backup(self, to: str | os.PathLike[str] | None = None) -> str:
         """Copy the space to a new file (or the URL of a store) while others write; return where it is.

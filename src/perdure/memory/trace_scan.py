@@ -2,7 +2,7 @@
 
 Method. Let a text be the needle and a file the haystack. Whatever they have in common over at least 12 bytes contains 8
 bytes that begin, in the haystack, at a multiple of 4. So of the haystack only every fourth 8-byte word is looked up in
-the set of all 8-byte words of the needles, by a table first and exactly then; where one is found, the 12 bytes around
+the set of all 8-byte words of the needles, by a table first and exactly then; where one is found, every 12 bytes around
 it are compared. Needles of 4 to 11 bytes are looked for whole. Pieces of fewer than 3 different bytes (padding) do not
 count. The cost is that of reading, nearly whatever the needles are.
 
@@ -12,6 +12,8 @@ SQLite connection, whose locks closing a file would drop.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import json
 import os
 import sys
@@ -26,9 +28,9 @@ __all__ = ["LEAST_BYTES", "Needles", "find"]
 LEAST_BYTES: Final = 12
 _WORD: Final = 8
 _SHORTEST: Final = 4
-_MOST: Final = 2000
+_MOST: Final = 300_000
 _CHUNK: Final = 8 << 20
-_BITS: Final = 20
+_APART: Final = b"\xff" * LEAST_BYTES
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -38,71 +40,71 @@ class Needles:
     def __init__(self, texts: Iterable[bytes]) -> None:
         wanted = {each for each in texts if len(each) >= _SHORTEST and len(set(each)) > 2}
         self.short = sorted(each for each in wanted if len(each) < LEAST_BYTES)
-        whole = sorted(each for each in wanted if len(each) >= LEAST_BYTES)
-        words = [np.empty(0, np.uint64)]
-        for text in whole:
-            for at in range(_WORD):
-                count = (len(text) - at) // _WORD
-                if count > 0:
-                    words.append(np.frombuffer(text, "<u8", count, at).astype(np.uint64))
-        self._words = np.unique(np.concatenate(words))
-        self._table = np.zeros(1 << _BITS, bool)
-        self._table[_hash(self._words)] = True
-        self._pieces = {text[at : at + LEAST_BYTES] for text in whole for at in range(len(text) - LEAST_BYTES + 1)}
+        self._all = _APART.join(sorted(each for each in wanted if len(each) >= LEAST_BYTES))
+        words = [
+            np.frombuffer(self._all, "<u8", (len(self._all) - at) // _WORD, at)
+            for at in range(_WORD if self._all else 0)
+            if len(self._all) >= at + _WORD
+        ]
+        self._words = np.unique(np.concatenate([np.empty(0, "<u8"), *words]))
+        self._bits = min(max(len(self._words).bit_length() + 3, 16), 25)
+        self._table = np.zeros(1 << self._bits, bool)
+        self._table[_hash(self._words, self._bits)] = True
 
     def __bool__(self) -> bool:
         return bool(self.short) or len(self._words) > 0
 
-    def candidates(self, chunk: bytes) -> list[int]:
-        """Where an 8-byte word of a needle begins in ``chunk``, at multiples of 4."""
-        found: list[int] = []
+    def pieces_in(self, chunk: bytes) -> Iterator[tuple[int, bytes, int]]:
+        """(offset of the first, 12 bytes, how often) of the pieces that hold a word at a multiple of 4."""
+        if len(chunk) < LEAST_BYTES or not len(self._words):
+            return
+        begins = [np.empty(0, np.int64)]
         for offset in (0, 4):
-            count = (len(chunk) - offset) // _WORD
-            if count <= 0 or not len(self._words):
-                continue
-            words = np.frombuffer(chunk, "<u8", count, offset)
-            maybe = np.flatnonzero(self._table[_hash(words)])
-            at = np.searchsorted(self._words, words[maybe])
-            same = self._words[np.minimum(at, len(self._words) - 1)] == words[maybe]
-            found += [int(each) * _WORD + offset for each in maybe[same]]
-        return sorted(found)
+            words = np.frombuffer(chunk, "<u8", (len(chunk) - offset) // _WORD, offset)
+            found = np.flatnonzero(self._table[_hash(words, self._bits)])
+            begins.append(found[self._has(words[found])] * _WORD + offset)
+        words_at = np.concatenate(begins)
+        starts = np.unique((words_at[:, None] - np.arange(LEAST_BYTES - _WORD + 1)).ravel())
+        starts = starts[(starts >= 0) & (starts <= len(chunk) - LEAST_BYTES)]
+        for shift in (0, LEAST_BYTES - _WORD):
+            starts = starts[self._has(_words_at(chunk, starts + shift))]
+        data = np.frombuffer(chunk, np.uint8)
+        wide = np.ascontiguousarray(data[starts[:, None] + np.arange(LEAST_BYTES)])
+        which, first, counts = np.unique(wide.view(f"V{LEAST_BYTES}").ravel(), return_index=True, return_counts=True)
+        for each, at, count in zip(which, first.tolist(), counts.tolist(), strict=True):
+            piece = each.tobytes()
+            if len(set(piece)) > 2 and piece in self._all:
+                yield int(starts[at]), piece, count
 
-    def piece_at(self, chunk: bytes, at: int) -> tuple[int, bytes] | None:
-        """The 12 bytes of a needle that hold the word at ``at``, and where they begin."""
-        for start in range(max(0, at - (LEAST_BYTES - _WORD)), at + 1):
-            piece = chunk[start : start + LEAST_BYTES]
-            if piece in self._pieces and len(set(piece)) > 2:
-                return start, piece
-        return None
+    def _has(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        at = np.searchsorted(self._words, words)
+        return self._words[np.minimum(at, len(self._words) - 1)] == words
 
 
-def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, the bytes that a needle has as well) for each place, some at most twice; at most 2,000 a call.
+def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (offset of the first, the bytes that a needle has as well, how often), once a chunk for the same bytes.
 
-    All chunks but the last must have a multiple of 4 bytes.
+    All chunks but the last must have a multiple of 4 bytes. A few at the edges of chunks are counted twice.
     """
-    tail, base, count = b"", 0, 0
+    tail, base = b"", 0
     for each in chunks:
         chunk = tail + each
-        for at in needles.candidates(chunk):
-            found = needles.piece_at(chunk, at)
-            if found is not None:
-                yield base + found[0], found[1]
-                count += 1
-            if count >= _MOST:
-                return
+        yield from ((base + at, piece, count) for at, piece, count in needles.pieces_in(chunk))
         for short in needles.short:
-            at = chunk.find(short)
-            while at >= 0 and count < _MOST:
-                yield base + at, short
-                count += 1
-                at = chunk.find(short, at + 1)
+            if (at := chunk.find(short)) >= 0:
+                yield base + at, short, chunk.count(short)
         tail = chunk[-16:] if len(chunk) >= 16 else chunk
         base += len(chunk) - len(tail)
 
 
-def _hash(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return (words * _MIX) >> np.uint64(64 - _BITS)
+def _words_at(data: bytes, starts: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The 8-byte words of ``data`` that begin at ``starts``."""
+    wide = np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(_WORD)]
+    return np.ascontiguousarray(wide).view("<u8").ravel()
+
+
+def _hash(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    return (words * _MIX) >> np.uint64(64 - bits)
 
 
 def _chunks(path: str) -> Iterator[bytes]:
@@ -112,19 +114,26 @@ def _chunks(path: str) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """``{"files": [path], "needles": [hex]}`` in; ``{path: {"bytes": n, "hits": [[offset, hex]]}}`` out."""
+    """``{"files": [path], "needles": [hex]}`` in; ``{path: {"bytes": n, "pieces": {hex: how often}}}`` out."""
     asked = json.load(sys.stdin)
     needles = Needles(bytes.fromhex(each) for each in asked["needles"])
     answer: dict[str, object] = {}
     for path in asked["files"]:
+        name = os.path.basename(path).encode("utf-8", "replace")
+        pieces: collections.Counter[str] = collections.Counter()
+        error = ""
         try:
-            hits = [(at, piece.hex()) for at, piece in find(_chunks(path), needles)]
-            hits += [(-1, piece.hex()) for _, piece in find([os.path.basename(path).encode("utf-8", "replace")], needles)]
-            answer[path] = {"bytes": os.path.getsize(path), "hits": hits}
+            for _, piece, count in itertools.chain(find([name], needles), find(_chunks(path), needles)):
+                pieces[piece.hex()] += count
+                if len(pieces) > _MOST:
+                    error = f"more than {_MOST} different pieces are in it, which are too many to tell apart"
+                    break
+            nbytes = os.path.getsize(path)
         except FileNotFoundError:  # it has gone meanwhile
             continue
-        except OSError as error:
-            answer[path] = {"bytes": 0, "hits": [], "error": str(error)}
+        except OSError as failed:
+            nbytes, error = 0, str(failed)
+        answer[path] = {"bytes": nbytes, "pieces": pieces, "error": error}
     json.dump(answer, sys.stdout)
 
 
