@@ -68,6 +68,7 @@ class IndexFile:
         self._closed = False
         self._users = 0
         self._rest = threading.Condition()
+        self.lock = threading.Lock()
         _files.add(self)
 
     @contextmanager
@@ -172,7 +173,7 @@ def _in_child() -> None:
     """A forked child has connections of its own, and nobody in it searches."""
     for each in list(_files):
         each._local = threading.local()
-        each._users, each._rest = 0, threading.Condition()
+        each._users, each._rest, each.lock = 0, threading.Condition(), threading.Lock()
 
 
 os.register_at_fork(after_in_child=_in_child)

@@ -13,17 +13,15 @@ from __future__ import annotations
 
 <<<<<<< HEAD
 import contextlib
-import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final, TypeVar
 =======
 import itertools
 import re
 import sqlite3
-import threading
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -110,7 +108,6 @@ class LexicalIndex:
         self.ledger = ledger
         self._file = IndexFile(path, ledger.id)
         self._state = State()
-        self._lock = threading.Lock()
 
     def catch_up(self) -> None:
         """Take in what was told since the last time."""
@@ -181,13 +178,12 @@ class LexicalIndex:
             weighted = dict(weights)
             for term in sure:
                 if term not in postings and len(term) > 2:
-                    near = {each: much for each, much in alike(db, state.segments, state.tail, term).items() if each not in weighted}
-                    weighted |= {each: much * weights[term] for each, much in near.items()}
-                    postings |= find(db, state.segments, state.tail, list(near), n=n) if near else {}
+                    near = alike(db, state.segments, state.tail, term)
+                    fresh = [each for each in near if each not in weighted]
+                    weighted |= {each: near[each] * weights[term] for each in fresh}
+                    postings |= find(db, state.segments, state.tail, fresh, n=n) if fresh else {}
             keep = _kept(state, n, only) if only else None
-            at, scores = rank(
-                units, n, postings, weighted, state.lends, keep=keep, favour=favour, limit=limit
-            )
+            at, scores = rank(units, n, postings, weighted, state.lends, keep=keep, favour=favour, limit=limit)
             passage = units.passage
             counted = {term: weighted[term] * idf(n, len(found)) for term, (found, _) in postings.items()}
             return [
@@ -270,12 +266,13 @@ class LexicalIndex:
 
     def _brought_to(self, db: File, generation: int) -> State | None:
         """The state at ``generation``, or None where another thread has gone past it already."""
-        with self._lock:
+        with self._file.lock:
             state, inode = self._state, self._file.inode
             if state.inode == inode and state.generation == generation:
                 return state
             if state.inode == inode and state.generation > generation:
                 return None
+            self._state = State()  # where reading fails half way, it begins anew
             self._state = _next(db, state if state.inode == inode else State(), inode)
             return self._state
 
@@ -298,7 +295,8 @@ def _next(db: File, old: State, inode: tuple[int, int] | None) -> State:
         sources=old.sources,
         lends=old.lends,
     )
-    for first, columns in db.execute("SELECT first, columns FROM block WHERE first + 65536 > ? ORDER BY first", (old.units.n,)).fetchall():
+    sql = "SELECT first, columns FROM block WHERE first + 65536 > ? ORDER BY first"
+    for first, columns in db.execute(sql, (old.units.n,)).fetchall():
         rows = np.frombuffer(columns, UNIT)
         skip = max(0, state.units.n - first)
         if skip < len(rows):

@@ -48,15 +48,11 @@ class Memory:
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
-<<<<<<< HEAD
         self._searcher = Searcher(self._ledger, self._index)
-        resume_purges(self._ledger, derived=self._derived())
-=======
         try:
             resume_purges(self._ledger, derived=self._derived(), deadline_s=_PURGE_S)
         except TryAgain:  # somebody reads old copies: `status` counts it as pending, and the next opening tries again
             pass
->>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
     def __enter__(self) -> Memory:
         return self

@@ -69,12 +69,13 @@ def rank(
     """
     own = np.zeros(n + 1, np.float32)  # the last stands for the neighbour that there is not
     together = bool(lends.any()) and len(postings) > 0
-    sections = np.zeros(units.sections, np.float32)
+    many = units.sections  # another thread may add some meanwhile
+    sections = np.zeros(many, np.float32)
     for term, (found, counts) in postings.items():
         weight = weights[term] * idf(n, len(found)) * (K1 + 1)
         own[found] += np.float32(weight) * counts / (counts + units.norm[found])
         if together:
-            sections += weights[term] * _of_sections(units, n, found, counts)
+            sections += weights[term] * _of_sections(units, many, found, counts)
     if favour.speaker is not None or favour.since_s is not None or favour.until_s is not None:
         _favour(units, n, own, favour)
     pool = _best(own[:n] if keep is None else np.where(keep, own[:n], np.float32(0)), POOL)
@@ -104,15 +105,15 @@ def rank(
 
 
 def _of_sections(
-    units: Units, n: int, found: NDArray[np.int32], counts: NDArray[np.float32]
+    units: Units, many: int, found: NDArray[np.int32], counts: NDArray[np.float32]
 ) -> NDArray[np.float32]:
-    times = np.bincount(units.section[found], weights=counts, minlength=units.sections)[: units.sections]
+    times = np.bincount(units.section[found], weights=counts, minlength=many)
     times = times.astype(np.float32)
     have = int(np.count_nonzero(times))
-    mean = max(1.0, units.total / max(1, units.sections))
-    lengths = units.section_length[: units.sections]
+    mean = max(1.0, units.total / max(1, many))
+    lengths = units.section_length[:many]
     norm = np.float32(K1 * (1 - _SECTION_B)) + np.float32(K1 * _SECTION_B / mean) * lengths
-    result: NDArray[np.float32] = np.float32(idf(units.sections, have) * (K1 + 1)) * times / (times + norm)
+    result: NDArray[np.float32] = np.float32(idf(many, have) * (K1 + 1)) * times / (times + norm)
     return result
 
 
