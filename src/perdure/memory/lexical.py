@@ -11,21 +11,12 @@ under it. Where segments were rewritten (the *shape* has changed) memory is read
 
 from __future__ import annotations
 
-<<<<<<< HEAD
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeVar
-=======
-import itertools
-import re
-import sqlite3
-from collections.abc import Iterable, Sequence
-from pathlib import Path
-from typing import Any, Final
->>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,16 +26,12 @@ from perdure.memory.coherence import Coherence
 from perdure.memory.following import follow, reindex
 from perdure.memory.index_file import DAMAGED, IndexFile
 from perdure.memory.ledger import Ledger
-<<<<<<< HEAD
 from perdure.memory.postings import Tail, find
 from perdure.memory.ranking import K1, B, Favour, idf, rank
 from perdure.memory.sqlite_files import File
 from perdure.memory.units import UNIT, Units
 from perdure.memory.vocabulary import alike
 from perdure.memory.words import content_terms, terms
-=======
-from perdure.memory.told import as_text
->>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
 __all__ = ["Filter", "Found", "LexicalIndex", "words_of"]
 
@@ -111,7 +98,6 @@ class LexicalIndex:
 
     def catch_up(self) -> None:
         """Take in what was told since the last time."""
-<<<<<<< HEAD
         self._robust(lambda db: follow(db, self.ledger))
 
     def drop(self, passages: Sequence[int]) -> None:
@@ -122,34 +108,6 @@ class LexicalIndex:
             reindex(db, self.ledger, passages)
 
         self._robust(work)
-=======
-        with self._lock:
-            self._db.execute("BEGIN IMMEDIATE")
-            last = self._db.execute("SELECT coalesce(max(rowid), 0) FROM passage").fetchone()[0]
-            rows = self.ledger.connection().execute(
-                "SELECT passage, text, state FROM fact WHERE passage > ? ORDER BY passage, id", (last,)
-            )
-            bodies = ((passage, _joined(some)) for passage, some in itertools.groupby(rows, lambda row: row[0]))
-            self._db.executemany("INSERT INTO passage(rowid, body) VALUES (?, ?)", bodies)
-            self._db.execute("COMMIT")
-
-    def drop(self, passages: Sequence[int]) -> None:
-        """Take passages out, or what was forgotten of them; no byte of it stays."""
-        self.catch_up()
-        with self._lock:
-            self._db.execute("PRAGMA secure_delete = ON")
-            self._db.execute("BEGIN IMMEDIATE")
-            for passage in passages:
-                self._db.execute("DELETE FROM passage WHERE rowid = ?", (passage,))
-                rows = self.ledger.connection().execute(
-                    "SELECT passage, text, state FROM fact WHERE passage = ?1 AND id BETWEEN ?1 AND ?1 + 1000"
-                    " ORDER BY id",
-                    (passage,),
-                )
-                self._db.execute("INSERT INTO passage(rowid, body) VALUES (?, ?)", (passage, _joined(rows)))
-            self._db.execute("INSERT INTO passage(passage) VALUES ('optimize')")
-            self._db.execute("COMMIT")
->>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
 
     def search(self, question: str, *, limit: int) -> list[tuple[int, float]]:
         """Return (passage, score), best first."""
@@ -238,7 +196,6 @@ class LexicalIndex:
 
     def close(self) -> None:
         """Close the index."""
-<<<<<<< HEAD
         self._file.close()
 
     def _reading(self, work: Callable[[File, State, int], T]) -> T:
@@ -361,12 +318,3 @@ def _reads(db: File) -> Iterator[None]:
     finally:
         with contextlib.suppress(PerdureError):  # a file so broken that it cannot even end: the first error says so
             db.execute("ROLLBACK")
-=======
-        self._db.close()
-
-
-def _joined(rows: Iterable[Sequence[Any]]) -> str:
-    """The words of a passage that may be recalled; what is no Unicode text is replaced."""
-    texts = [as_text(text) for _, text, state in rows if text is not None and state != "forgotten"]
-    return " ".join(texts).encode("utf-8", "replace").decode()
->>>>>>> a7ec80f77f4d7c6fca2c35af1cf145c167fe0083
