@@ -114,7 +114,7 @@ class Searcher:
         return time_named(question, now_s) if now_s is not None else None
 
     def _shown(self, found: Sequence[Found], idf: Mapping[str, float], limit: int, view: _View) -> list[Hit]:
-        """Of each passage its best fact, then, where that is too few, the others that have words of the question."""
+        """Of each passage its best fact, then, where that is too few, the others of passages with words of the question."""
         first: dict[int, Hit] = {}
         later: dict[int, Hit] = {}
         for passage in found:
@@ -127,13 +127,14 @@ class Searcher:
             taken = False
             for fact in ordered:
                 part = (1 + scores[fact.id] / best) / 2 if best > 0 else 1.0
-                hit = Hit(fact, passage.score * part, "words" if scores[fact.id] > 0 else "its neighbours")
+                why = "words" if scores[fact.id] > 0 else "its passage" if best > 0 else "its neighbours"
+                hit = Hit(fact, passage.score * part, why if idf else "the newest")
                 shown = [each for each in self._standing(hit, view) if view.topic in (None, each.fact.topic)]
                 if shown and not taken:
                     taken = True
                     for each in shown:
                         first.setdefault(each.fact.id, each)
-                elif scores[fact.id] > 0 or not idf:
+                elif best > 0 or not idf:
                     for each in shown:
                         later.setdefault(each.fact.id, each)
         hits = list(first.values())
