@@ -163,6 +163,27 @@ def test_what_others_said_as_well_is_shown_when_what_stood_for_it_is_forgotten(t
         assert memory.doctor() == []
 
 
+def test_documents_of_touched_topics_are_to_be_written_anew(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.observe("One thing. Another thing.")
+        with memory._ledger.change() as db:
+            db.execute("INSERT INTO topic(title) VALUES ('a'), ('b')")
+            db.execute("UPDATE fact SET topic = 1")
+        seen: list[object] = []
+        read = "SELECT revision FROM topic ORDER BY id"
+        first, second = [row[0] for row in memory._ledger.connection().execute(read)]
+        derived = Derived(
+            index=seen.append, documents=lambda: seen.append(memory.status().by_state.get("forgotten", "purged"))
+        )
+        forget(memory._ledger, Target(fact=1), derived=derived)
+        raised, same = [row[0] for row in memory._ledger.connection().execute(read)]
+        assert raised > first
+        assert same == second
+        forget(memory._ledger, Target(topic=1), mode="purge", derived=derived)
+        assert memory._ledger.connection().execute("SELECT revision FROM topic").fetchall() == [(2,), (0,)]
+        assert seen == [[1], 1, [1], "purged"]
+
+
 def test_forgetting_names_exactly_one_thing_that_there_is(tmp_path: Path) -> None:
     with Memory(tmp_path) as memory:
         for wrong in (

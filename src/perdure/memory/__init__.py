@@ -11,6 +11,8 @@ view that people read and edit; indexes are disposable. It works without any mod
 ['Anna lives in Lisbon.']
 """
 
+from perdure.memory.consolidate import When
+from perdure.memory.keeping import Consolidation
 from perdure.memory.memory import Memory
 from perdure.memory.powers import ChatModel, Embedder, Reranker
 from perdure.memory.records import (
@@ -26,12 +28,14 @@ from perdure.memory.records import (
     State,
     Topic,
 )
+from perdure.memory.tools import Result, Tools
 
 __all__ = [
     "Answer",
     "Bond",
     "Change",
     "ChatModel",
+    "Consolidation",
     "Embedder",
     "Evidence",
     "Fact",
@@ -40,7 +44,10 @@ __all__ = [
     "Memory",
     "Observed",
     "Reranker",
+    "Result",
     "Role",
     "State",
+    "Tools",
     "Topic",
+    "When",
 ]

@@ -58,27 +58,28 @@ class Needles:
         """(offset of the first, 12 bytes, how often) of the pieces that hold a word at a multiple of 4."""
         if len(chunk) < LEAST_BYTES or not len(self._words):
             return
-        begins = [np.empty(0, np.int64)]
+        may_start = np.zeros(len(chunk) + LEAST_BYTES, bool)  # shifted, for pieces that would begin before the chunk
         for offset in (0, 4):
             words = np.frombuffer(chunk, "<u8", (len(chunk) - offset) // _WORD, offset)
             found = np.flatnonzero(self._table[_hash(words, self._bits)])
-            begins.append(found[self._has(words[found])] * _WORD + offset)
-        words_at = np.concatenate(begins)
-        starts = np.unique((words_at[:, None] - np.arange(LEAST_BYTES - _WORD + 1)).ravel())
-        starts = starts[(starts >= 0) & (starts <= len(chunk) - LEAST_BYTES)]
-        for shift in (0, LEAST_BYTES - _WORD):
-            starts = starts[self._has(_words_at(chunk, starts + shift))]
-        data = np.frombuffer(chunk, np.uint8)
-        wide = np.ascontiguousarray(data[starts[:, None] + np.arange(LEAST_BYTES)])
-        which, first, counts = np.unique(wide.view(f"V{LEAST_BYTES}").ravel(), return_index=True, return_counts=True)
-        for each, at, count in zip(which, first.tolist(), counts.tolist(), strict=True):
-            piece = each.tobytes()
+            at = found[self._has(words[found])] * _WORD + offset
+            for back in range(LEAST_BYTES - _WORD + 1):
+                may_start[at - back + LEAST_BYTES] = True
+        starts = np.flatnonzero(may_start[LEAST_BYTES : len(chunk) + 1])
+        ahead, behind = _words_at(chunk, starts), _words_at(chunk, starts + (LEAST_BYTES - _WORD))
+        both = self._has(ahead) & self._has(behind)
+        # Two pieces of the same mixture are one with a chance of 1 in 2**64.
+        _, first, counts = np.unique((ahead * _MIX ^ behind)[both], return_index=True, return_counts=True)
+        starts = starts[both]
+        for at, count in zip(starts[first].tolist(), counts.tolist(), strict=True):
+            piece = chunk[at : at + LEAST_BYTES]
             if len(set(piece)) > 2 and piece in self._all:
-                yield int(starts[at]), piece, count
+                yield at, piece, count
 
     def _has(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
         at = np.searchsorted(self._words, words)
-        return self._words[np.minimum(at, len(self._words) - 1)] == words
+        same: NDArray[np.bool_] = self._words[np.minimum(at, len(self._words) - 1)] == words
+        return same
 
 
 def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes, int]]:
@@ -99,8 +100,8 @@ def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes
 
 def _words_at(data: bytes, starts: NDArray[np.int64]) -> NDArray[np.uint64]:
     """The 8-byte words of ``data`` that begin at ``starts``."""
-    wide = np.frombuffer(data, np.uint8)[starts[:, None] + np.arange(_WORD)]
-    return np.ascontiguousarray(wide).view("<u8").ravel()
+    every = np.ndarray((len(data) - _WORD + 1,), "<u8", data, 0, (1,))
+    return every[starts]
 
 
 def _hash(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:

@@ -51,8 +51,8 @@ class Looked:
 def forms_of(text: str) -> set[bytes]:
     """The bytes as which a text may lie in a file.
 
-    >>> sorted(forms_of("Abcd"))[:2]
-    [b'A\\x00b\\x00c\\x00d\\x00', b'Abcd']
+    >>> sorted(forms_of("Hi"))
+    [b'\\x00H\\x00i', b'H\\x00i\\x00', b'Hi', b'hi']
     """
     escaped = json.dumps(text)[1:-1].encode()
     return {
