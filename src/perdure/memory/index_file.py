@@ -112,7 +112,7 @@ class IndexFile:
             self._local.held = None
             if mine is None or mine == self._inode():
                 for each in ("", "-wal", "-shm"):
-                    with contextlib.suppress(FileNotFoundError), explained_sqlite(self.path):
+                    with explained_sqlite(self.path), contextlib.suppress(FileNotFoundError):
                         os.unlink(f"{self.path}{each}")
                 self._make()
             self._local.inode = None

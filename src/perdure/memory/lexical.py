@@ -31,17 +31,12 @@ from perdure.memory.ranking import K1, B, Favour, idf, rank
 from perdure.memory.sqlite_files import File
 from perdure.memory.units import UNIT, Units
 from perdure.memory.vocabulary import alike
-from perdure.memory.words import content_terms, terms
+from perdure.memory.words import content_terms, terms, words_of
 
 __all__ = ["Filter", "Found", "LexicalIndex", "words_of"]
 
 T = TypeVar("T")
 _TRIES: Final = 3
-
-
-def words_of(text: str) -> list[str]:
-    """The words of a question that are worth looking for."""
-    return content_terms(text)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Iterator
 from functools import lru_cache
 from typing import Final
 
 from perdure.memory.stemming import stem
 
-__all__ = ["STOP_STEMS", "TOKENS", "content_terms", "folded", "plain_words", "terms"]
+__all__ = ["STOP_STEMS", "TOKENS", "content_terms", "folded", "terms", "words_of"]
 
 TOKENS: Final = 1
 """The version of what `terms` returns: an index made by another is made again."""
@@ -27,6 +26,11 @@ STOP: Final = frozenset(
     " no nor not now of off on once only or other our ours out over own re s same she should so some such t than that"
     " the their theirs them then there these they this those through to too until up us ve very was we were what when"
     " where which while who whom whose why will with would yes yet you your yours".split()
+)
+
+_NOTHING_SAID: Final = frozenset(
+    "a an and are as at be by do does did for from had has have he her his i in is it its me my of on or she that the"
+    " their they this to was we were what when where which who whom whose why will with you your how".split()
 )
 
 _UNSPACED: Final = (
@@ -55,11 +59,14 @@ def folded(word: str) -> str:
     return "".join(unicodedata.normalize("NFC", kept or apart).split())
 
 
-def plain_words(text: str) -> Iterator[tuple[str, str]]:
-    """Each run of signs that may be a word, as (what kind, the run): ``signs`` or ``word``."""
-    for found in _RUN.finditer(text):
-        run = found.group()
-        yield ("signs" if _SIGN.match(run) and not run.isascii() else "word"), run
+def words_of(text: str) -> list[str]:
+    """The words of a text as they are written, in lower case, without those that say nothing; all where none does.
+
+    >>> words_of("Where does Anna live?")
+    ['anna', 'live']
+    """
+    words = [each.lower() for each in re.findall(r"\w+", text)]
+    return [each for each in words if each not in _NOTHING_SAID] or words
 
 
 @lru_cache(maxsize=200_000)
