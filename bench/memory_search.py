@@ -22,7 +22,28 @@ from measure import arguments, machine
 from perdure.memory import Memory
 
 CONSONANTS, VOWELS = "bcdfghjklmnprstvwz", "aeiou"
-FILLER = "the a of to and in is was for with that my our on at it we they have had".split()
+FILLER = [
+    "the",
+    "a",
+    "of",
+    "to",
+    "and",
+    "in",
+    "is",
+    "was",
+    "for",
+    "with",
+    "that",
+    "my",
+    "our",
+    "on",
+    "at",
+    "it",
+    "we",
+    "they",
+    "have",
+    "had",
+]
 ASKED = ("Where did {0} {1} the {2}?", "What does {0} say about {1} and {2}?", "When was the {0} {1} with {2}?")
 STOP = frozenset([*FILLER, "where", "did", "what", "does", "say", "about", "when"])
 
@@ -46,7 +67,11 @@ def facts(count: int, *, seed: int) -> Iterator[tuple[str, str, str, float]]:
         pair, source = chance.sample(names, 2), f"talk {made // 400}"
         subject = chance.choices(words, cum_weights=weights, k=6)
         for turn in range(min(count - made, chance.randint(6, 24))):
-            said = chance.choices(words, cum_weights=weights, k=6) + chance.sample(subject, 2) + chance.choices(FILLER, k=5)
+            said = (
+                chance.choices(words, cum_weights=weights, k=6)
+                + chance.sample(subject, 2)
+                + chance.choices(FILLER, k=5)
+            )
             chance.shuffle(said)
             yield " ".join(said).capitalize() + ".", pair[turn % 2], source, 1.7e9 + made * 60.0
             made += 1
@@ -111,7 +136,7 @@ def main() -> None:
             peer = fts5(pathlib.Path(folder) / "peer.db", count, args.seed)
             sql = "SELECT body FROM t WHERE t MATCH ? ORDER BY rank LIMIT 10"
 
-            def by_fts5(question: str) -> object:
+            def by_fts5(question: str, peer: sqlite3.Connection = peer, sql: str = sql) -> object:
                 words = [word for word in question.lower().replace("?", "").split() if word not in STOP]
                 return peer.execute(sql, (" OR ".join(f'"{word}"' for word in words),)).fetchall()
 
@@ -133,9 +158,17 @@ def main() -> None:
                     opened = (time.perf_counter() - start) * 1e3
                 size = sum(f.stat().st_size for f in (pathlib.Path(folder) / "memory").rglob("index.db"))
             peer.close()
-        row = {"facts": count, "index_s": round(built, 2), "index_bytes_per_fact": round(size / count), "first_search_ms": round(opened, 1)}
+        row = {
+            "facts": count,
+            "index_s": round(built, 2),
+            "index_bytes_per_fact": round(size / count),
+            "first_search_ms": round(opened, 1),
+        }
         for side, two in parts.items():
-            row |= {f"{side} p50 ms": round(statistics.mean(e[0] for e in two), 3), f"{side} p95 ms": round(max(e[1] for e in two), 3)}
+            row |= {
+                f"{side} p50 ms": round(statistics.mean(e[0] for e in two), 3),
+                f"{side} p95 ms": round(max(e[1] for e in two), 3),
+            }
         row["ratio of p50"] = round(row["perdure p50 ms"] / row["FTS5 p50 ms"], 3)
         rows.append(row)
         if not args.json:

@@ -12,9 +12,20 @@ from typing import Final
 
 __all__ = ["time_named"]
 
-_MONTHS: Final = (
-    "january february march april may june july august september october november december".split()
-)
+_MONTHS: Final = [
+    "january",
+    "february",
+    "march",
+    "april",
+    "may",
+    "june",
+    "july",
+    "august",
+    "september",
+    "october",
+    "november",
+    "december",
+]
 _MONTH: Final = "|".join(f"{name[:3]}(?:{name[3:]})?" for name in _MONTHS).replace("may(?:)", "may") + "|sept"
 _ISO: Final = re.compile(r"\b((?:19|20)\d\d)-(\d\d)(?:-(\d\d))?\b")
 _DAY_MONTH: Final = re.compile(rf"\b(\d{{1,2}})(?:st|nd|rd|th)?(?: of)? ({_MONTH})\.?,? ((?:19|20)\d\d)\b", re.I)
@@ -23,7 +34,8 @@ _MONTH_YEAR: Final = re.compile(rf"\b({_MONTH})\.?,?(?: of)? ((?:19|20)\d\d)\b",
 _YEAR: Final = re.compile(r"\b(?:in|of|during|since|year) ((?:19|20)\d\d)\b", re.I)
 _IN_MONTH: Final = re.compile(rf"\b(?:in|during|of|this|last) ({_MONTH})\b", re.I)
 _RELATIVE: Final = re.compile(
-    r"\b(yesterday|today|last night|(?:this|last|past) (?:week|month|year|weekend)|(\d{1,3}) (day|week|month|year)s? ago)\b",
+    r"\b(yesterday|today|last night|(?:this|last|past) (?:week|month|year|weekend)"
+    r"|(\d{1,3}) (day|week|month|year)s? ago)\b",
     re.I,
 )
 _DAY_S: Final = 86_400.0

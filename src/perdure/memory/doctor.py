@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import IntegrityError, PerdureError
-from perdure.memory.forget import NONE, Derived, resume_purges
 from perdure.memory.following import passages_in
+from perdure.memory.forget import NONE, Derived, resume_purges
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect
 from perdure.memory.told import as_body, as_text

@@ -24,10 +24,38 @@ from perdure.memory.sqlite_files import File, cut_log
 from perdure.memory.units import GAP_S, SECTION, UNIT
 from perdure.memory.words import STOP_STEMS, terms
 
-__all__ = ["follow", "passages_in", "reindex"]
+__all__ = ["BEGINNING", "TABLES", "follow", "passages_in", "reindex", "text_of"]
+
+TABLES: Final = """
+CREATE TABLE name(
+  code INTEGER PRIMARY KEY,
+  kind TEXT NOT NULL, -- speaker, source
+  text BLOB NOT NULL,
+  near REAL NOT NULL DEFAULT 0,
+  far REAL NOT NULL DEFAULT 0,
+  last INTEGER NOT NULL DEFAULT -1, -- of a source: its newest unit, when that was observed, its section and how full
+  last_s REAL NOT NULL DEFAULT 0,
+  section INTEGER NOT NULL DEFAULT -1,
+  filled INTEGER NOT NULL DEFAULT 0,
+  changed INTEGER NOT NULL DEFAULT 0, -- the generation that changed it
+  UNIQUE(kind, text)
+);
+CREATE INDEX name_changed ON name(changed);
+CREATE TABLE tail(unit INTEGER PRIMARY KEY, columns BLOB NOT NULL, terms TEXT NOT NULL);
+CREATE TABLE block(first INTEGER PRIMARY KEY, columns BLOB NOT NULL);
+CREATE TABLE segment(
+  first INTEGER PRIMARY KEY,
+  size INTEGER NOT NULL,
+  terms TEXT NOT NULL DEFAULT '' -- a line each, between line ends
+);
+CREATE TABLE posting(segment INTEGER NOT NULL, term TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY(segment, term))
+  WITHOUT ROWID;
+"""
+BEGINNING: Final = {"follow": 0, "units": 0, "sealed": 0, "sections": 0, "generation": 1, "shape": 1}
 
 _BATCH: Final = SPAN - TAIL
 _META_CHARS: Final = 2000
+_LONGEST_PASSAGE: Final = 2000
 _SEEN: Final = 256
 _FEWEST: Final = 8
 _TERMS: Final = 20_000
@@ -90,11 +118,10 @@ def follow(db: File, ledger: Ledger) -> None:
 
 def reindex(db: File, ledger: Ledger, passages: Sequence[int]) -> None:
     """Take passages in anew, as they stand in the ledger now. What is no longer in them is overwritten in the file."""
-    told = ledger.connection()
     db.execute("BEGIN IMMEDIATE")
     try:
         meta = dict(db.execute("SELECT key, value FROM meta"))
-        anew = _anew(db, told, meta, set(passages))
+        anew = _anew(db, ledger, set(passages))
         segments = [row[0] for row in db.execute("SELECT first FROM segment ORDER BY first")]
         for first, end in pairwise([*segments, meta["sealed"]]):
             some = {unit: found for unit, (found, _) in anew.items() if first <= unit < end}
@@ -127,9 +154,13 @@ def passages_in(db: File) -> set[int]:
     return found
 
 
-def _anew(
-    db: File, told: Any, meta: Mapping[str, Any], passages: set[int]
-) -> dict[int, tuple[list[str], bytes]]:
+def text_of(ledger: Ledger, passage: int) -> str:
+    """The words of a passage as they are indexed, without what was forgotten."""
+    same = _passages(ledger.connection().execute(_AGAIN, (passage, passage + _LONGEST_PASSAGE, passage)), 1)
+    return same[0].text if same else ""
+
+
+def _anew(db: File, ledger: Ledger, passages: set[int]) -> dict[int, tuple[list[str], bytes]]:
     """By unit: its terms, and its columns."""
     found: dict[int, tuple[list[str], bytes]] = {}
     blocks = list(db.execute("SELECT first, columns FROM block ORDER BY first"))
@@ -139,8 +170,7 @@ def _anew(
         rows = np.frombuffer(columns, UNIT)
         for at in np.flatnonzero(np.isin(rows["passage"], wanted)).tolist():
             passage = int(rows[at]["passage"])
-            same = _passages(told.execute(_AGAIN, (passage, passage + 1_000_000, passage)), 1)
-            some = _indexed(same[0].text) if same else []
+            some = _indexed(text_of(ledger, passage))
             row = rows[at : at + 1].copy()
             row["length"] = min(65_535, len(some))
             found[first + at] = some, row.tobytes()
@@ -150,7 +180,7 @@ def _anew(
 
 
 def _passages(rows: Iterable[Sequence[Any]], limit: int) -> list[_Passage]:
-    """Put facts together to at most ``limit`` passages. Words in meta, as a caption, are words of the first of an evidence."""
+    """Put facts together to at most ``limit`` passages. The words in an evidence's meta are its first passage's."""
     found: list[_Passage] = []
     evidence = -1
     for passage, fact, text, state, of, speaker, source, observed_s, role, meta in rows:
@@ -206,7 +236,17 @@ def _take_in(db: File, meta: Mapping[str, Any], batch: Sequence[_Passage]) -> No
         near_by, far_off = _compare(db, source, frozenset(some), meta["sealed"], near, chance)
         for one in (source, everyone):
             one.near, one.far = one.near + near_by, one.far + far_off
-        rows.append((each.id, source.last if near else -1, source.section, speaker.code, source.code, min(65_535, len(some)), Role(each.role).authority))
+        rows.append(
+            (
+                each.id,
+                source.last if near else -1,
+                source.section,
+                speaker.code,
+                source.code,
+                min(65_535, len(some)),
+                Role(each.role).authority,
+            )
+        )
         source.last, source.last_s, source.filled = unit, each.observed_s, source.filled + 1
     table = np.array(rows, np.int64)
     for at, name in enumerate(("passage", "prev", "section", "speaker", "source", "length", "role")):

@@ -1,4 +1,4 @@
-"""``index.db``: the file that the lexical index lies in. It is made from the ledger, and thrown away at will.
+"""A file of SQLite that is made from the ledger, and thrown away at will: ``index.db``, ``vectors.db``.
 
 A file that is gone, damaged, of another release, or of another ledger is replaced by an empty one, which follows the
 ledger from its beginning. Whoever has the old one open notices that another file bears the name, and opens that.
@@ -12,57 +12,37 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 from perdure.errors import BlobCorrupt, CallError, FormatRefused
 from perdure.memory.sqlite_files import File, Held, connect, explained_sqlite
 from perdure.memory.words import TOKENS
 
-__all__ = ["DAMAGED", "IndexFile"]
+__all__ = ["DAMAGED", "DerivedFile"]
 
 _BUSY_S: Final = 30.0
 _FORMAT: Final = f"2.{TOKENS}"
+_TRIES: Final = 3
+_T = TypeVar("_T")
 DAMAGED: Final = (BlobCorrupt, FormatRefused, sqlite3.DatabaseError)
 """What SQLite or we say of an index that is to be made again."""
 
-_TABLES: Final = """
-CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID;
-CREATE TABLE name(
-  code INTEGER PRIMARY KEY,
-  kind TEXT NOT NULL, -- speaker, source
-  text BLOB NOT NULL,
-  near REAL NOT NULL DEFAULT 0,
-  far REAL NOT NULL DEFAULT 0,
-  last INTEGER NOT NULL DEFAULT -1, -- of a source: its newest unit, when that was observed, its section and how full
-  last_s REAL NOT NULL DEFAULT 0,
-  section INTEGER NOT NULL DEFAULT -1,
-  filled INTEGER NOT NULL DEFAULT 0,
-  changed INTEGER NOT NULL DEFAULT 0, -- the generation that changed it
-  UNIQUE(kind, text)
-);
-CREATE INDEX name_changed ON name(changed);
-CREATE TABLE tail(unit INTEGER PRIMARY KEY, columns BLOB NOT NULL, terms TEXT NOT NULL);
-CREATE TABLE block(first INTEGER PRIMARY KEY, columns BLOB NOT NULL);
-CREATE TABLE segment(
-  first INTEGER PRIMARY KEY,
-  size INTEGER NOT NULL,
-  terms TEXT NOT NULL DEFAULT '' -- a line each, between line ends
-);
-CREATE TABLE posting(segment INTEGER NOT NULL, term TEXT NOT NULL, data BLOB NOT NULL, PRIMARY KEY(segment, term))
-  WITHOUT ROWID;
-"""
-_BEGINNING: Final = {"follow": 0, "units": 0, "sealed": 0, "sections": 0, "generation": 1, "shape": 1}
 
+class DerivedFile:
+    """Connections to ``path``, one a thread; the file is made (again) for ``owner`` as needed.
 
-class IndexFile:
-    """Connections to ``path``, one a thread, which is made (again) for the ledger with the id ``owner`` as needed."""
+    ``owner`` stands for what it is made from. ``tables`` are statements, each ended by a semicolon and a line end; the
+    table ``meta`` begins with ``beginning``.
+    """
 
-    def __init__(self, path: Path, owner: str) -> None:
+    def __init__(self, path: Path, owner: str, tables: str, beginning: Mapping[str, int]) -> None:
         self.path = path
         self.owner = owner
+        self._tables = tables
+        self._beginning = beginning
         self._local = threading.local()
         self._connections: weakref.WeakSet[File] = weakref.WeakSet()
         self._closed = False
@@ -84,7 +64,7 @@ class IndexFile:
                 self._rest.notify_all()
 
     def connection(self) -> File:
-        """This thread's connection to the file that bears the name now. Raises one of `DAMAGED` where it is no index."""
+        """This thread's connection to the file that bears the name now. Raises one of `DAMAGED` where it is no good."""
         if self._closed:
             raise CallError(f"{self.path} is closed; open the memory again")
         inode = self._inode()
@@ -104,6 +84,16 @@ class IndexFile:
             self._local.held, self._local.inode = Held(db), self._inode()
             self._connections.add(db)
         return db
+
+    def robust(self, work: Callable[[File], _T]) -> _T:
+        """Do it with this thread's connection; where the file turns out to be no good, make it again first."""
+        with self.use():
+            for _ in range(_TRIES - 1):
+                try:
+                    return work(self.connection())
+                except DAMAGED:
+                    self.replace()
+            return work(self.connection())
 
     def replace(self) -> None:
         """Put an empty index in the place of the file, unless somebody else just has."""
@@ -139,9 +129,10 @@ class IndexFile:
             db.execute("PRAGMA journal_mode = WAL")
             db.execute("PRAGMA synchronous = OFF")
             db.execute("BEGIN IMMEDIATE")
-            for statement in _TABLES.split(";\n"):
+            db.execute("CREATE TABLE meta(key TEXT PRIMARY KEY, value) WITHOUT ROWID")
+            for statement in self._tables.split(";\n"):
                 db.execute(statement)
-            known = {"format": _FORMAT, "owner": self.owner, **_BEGINNING}
+            known = {"format": _FORMAT, "owner": self.owner, **self._beginning}
             db.executemany("INSERT INTO meta VALUES (?, ?)", list(known.items()))
             db.execute("COMMIT")
         finally:
@@ -158,7 +149,7 @@ class IndexFile:
     def _alone(self) -> Iterator[None]:
         """No other thread or process makes or replaces the file meanwhile."""
         with explained_sqlite(self.path):
-            fd = os.open(self.path.with_name("index.lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            fd = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX)
             yield
@@ -166,7 +157,7 @@ class IndexFile:
             os.close(fd)
 
 
-_files: weakref.WeakSet[IndexFile] = weakref.WeakSet()
+_files: weakref.WeakSet[DerivedFile] = weakref.WeakSet()
 
 
 def _in_child() -> None:

@@ -16,15 +16,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perdure.errors import FormatRefused, PerdureError
 from perdure.memory.coherence import Coherence
-from perdure.memory.following import follow, reindex
-from perdure.memory.index_file import DAMAGED, IndexFile
+from perdure.memory.following import BEGINNING, TABLES, follow, reindex, text_of
+from perdure.memory.index_file import DerivedFile
 from perdure.memory.ledger import Ledger
 from perdure.memory.postings import Tail, find
 from perdure.memory.ranking import K1, B, Favour, idf, rank
@@ -36,7 +36,6 @@ from perdure.memory.words import content_terms, terms, words_of
 __all__ = ["Filter", "Found", "LexicalIndex", "words_of"]
 
 T = TypeVar("T")
-_TRIES: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,21 +87,21 @@ class LexicalIndex:
     def __init__(self, path: Path, ledger: Ledger) -> None:
         self.path = path
         self.ledger = ledger
-        self._file = IndexFile(path, ledger.id)
+        self._file = DerivedFile(path, ledger.id, TABLES, BEGINNING)
         self._state = State()
 
     def catch_up(self) -> None:
         """Take in what was told since the last time."""
-        self._robust(lambda db: follow(db, self.ledger))
+        self._file.robust(lambda db: follow(db, self.ledger))
 
     def drop(self, passages: Sequence[int]) -> None:
-        """Take in anew what is left of passages after some of it was forgotten, or came back; no byte of the rest stays."""
+        """Take in anew what is left of passages of which some was forgotten, or came back; no byte of the rest stays."""
 
         def work(db: File) -> None:
             follow(db, self.ledger)
             reindex(db, self.ledger, passages)
 
-        self._robust(work)
+        self._file.robust(work)
 
     def search(self, question: str, *, limit: int) -> list[tuple[int, float]]:
         """Return (passage, score), best first."""
@@ -180,10 +179,29 @@ class LexicalIndex:
         """How many passages there are, and in how many each word stands."""
 
         def work(db: File, state: State, n: int) -> tuple[int, dict[str, int]]:
-            found = find(db, state.segments, state.tail, words, n=n)
+            found = find(db, state.segments, state.tail, words, n=n) if words else {}
             return n, {word: len(found[word][0]) for word in found}
 
         return self._reading(work)
+
+    def places(self, passages: Sequence[int], *, only: Filter | None = None) -> list[Found]:
+        """Return those of ``passages`` that there are and that may be found, all with score 0."""
+
+        def work(db: File, state: State, n: int) -> list[Found]:
+            known = state.units.passage
+            keep = _kept(state, n, only) if only else None
+            at = np.searchsorted(known[:n], passages)
+            return [
+                Found(passage, int(known[unit + 1]) if unit + 1 < n else None, 0.0, unit)
+                for passage, unit in zip(passages, at.tolist(), strict=True)
+                if unit < n and known[unit] == passage and (keep is None or keep[unit])
+            ]
+
+        return self._reading(work)
+
+    def text(self, passage: int) -> str:
+        """Return the words of a passage, without what was forgotten."""
+        return text_of(self.ledger, passage)
 
     def connection(self) -> File:
         """This thread's connection to the index, made where there is none."""
@@ -204,17 +222,7 @@ class LexicalIndex:
                         n = db.execute("SELECT value FROM meta WHERE key = 'units'").fetchone()[0]
                         return work(db, state, n)
 
-        return self._robust(attempt)
-
-    def _robust(self, work: Callable[[File], T]) -> T:
-        """Do it; where the index turns out to be no good, make it again first."""
-        with self._file.use():
-            for _ in range(_TRIES - 1):
-                try:
-                    return work(self._file.connection())
-                except DAMAGED:
-                    self._file.replace()
-            return work(self._file.connection())
+        return self._file.robust(attempt)
 
     def _brought_to(self, db: File, generation: int) -> State | None:
         """The state at ``generation``, or None where another thread has gone past it already."""

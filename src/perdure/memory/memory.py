@@ -22,13 +22,14 @@ from perdure.memory.documents import Documents
 from perdure.memory.editing import carry_in
 from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
+from perdure.memory.fusion import Calibration, Fusion
 from perdure.memory.importing import Imported, import_
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import Filter, LexicalIndex
 from perdure.memory.moments import moment_of
 from perdure.memory.plan import folded
-from perdure.memory.powers import ChatModel
+from perdure.memory.powers import ChatModel, Embedder, Reranker
 from perdure.memory.quoting import quoted
 from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Observed, Role, Topic, number_of
 from perdure.memory.searching import Searcher
@@ -38,6 +39,7 @@ from perdure.memory.told import Told
 from perdure.memory.tools import Tools
 from perdure.memory.topic_store import live, routes, topics_of
 from perdure.memory.undo import change_of, changes, undo
+from perdure.memory.vectors import Vectors
 from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
@@ -52,8 +54,10 @@ class Memory:
     Any thread may call it, and any number of processes may have the same space open. Only the user who made a space
     can read it (mode 0700).
 
-    ``model`` reads for `ask` and helps to consolidate; without one rules do. With ``auto``, a thread looks every so
-    many seconds whether documents were edited and whether it is time to consolidate (see `When`), until `close`.
+    ``model`` reads for `ask` and helps to consolidate; without one rules do. ``embedder`` lets passages be found by
+    sense too, as far as that helps on what was told (see `embed`); ``reranker`` orders what was found. With ``auto``, a
+    thread looks every so many seconds whether documents were edited and whether it is time to consolidate (see
+    `When`), until `close`.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class Memory:
         *,
         space: str = "default",
         model: ChatModel | None = None,
+        embedder: Embedder | None = None,
+        reranker: Reranker | None = None,
         auto: float | None = None,
         when: When | None = None,
         wall: Callable[[], float] = time.time,
@@ -72,7 +78,9 @@ class Memory:
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
-        self._searcher = Searcher(self._ledger, self._index)
+        self._vectors = Vectors(self.folder / "vectors.db", self._ledger, embedder) if embedder is not None else None
+        self._fusion = Fusion(self._index, self._vectors) if self._vectors is not None else None
+        self._searcher = Searcher(self._ledger, self._index, sense=self._fusion, reranker=reranker)
         self._model = model
         self._when = when or When()
         self._closed = threading.Event()
@@ -106,6 +114,8 @@ class Memory:
         if self._keeper is not None:
             self._keeper.stop(wait_s=10.0)
         self._index.close()
+        if self._vectors is not None:
+            self._vectors.close()
         self._ledger.close()
 
     def observe(
@@ -187,6 +197,23 @@ class Memory:
     def recall(self, question: str, *, budget_bytes: int = 4000, limit: int = 20) -> str:
         """Return what fits a question as quoted data for a model to read, at most ``budget_bytes`` of UTF-8."""
         return quoted(self.search(question, limit=limit), budget_bytes)
+
+    def embed(self, *, deadline_s: float = 60.0) -> int:
+        """Give what was told since vectors, and find how much sense helps here; return how many passages are left.
+
+        Searching gives vectors to a few new passages by itself, so this is for the start and for much at once.
+        Raises `CallError` without an embedder, `TryAgain` where it cannot be reached.
+        """
+        if self._fusion is None:
+            raise CallError("this memory has no embedder; open it with Memory(..., embedder=...)")
+        return self._fusion.embed(deadline_s=deadline_s)
+
+    def calibrate(self, pairs: Sequence[tuple[str, str | int]] | None = None) -> Calibration:
+        """Find anew how much sense counts beside words, from ``pairs`` of question and right fact, or by itself."""
+        if self._fusion is None:
+            raise CallError("this memory has no embedder; open it with Memory(..., embedder=...)")
+        known = None if pairs is None else [(question, self.fact(name).passage) for question, name in pairs]
+        return self._fusion.calibrate(known)
 
     def _moment_s(self, at: str | float | dt.datetime) -> float:
         return moment_of(at, now_s=self._wall())[1]
@@ -356,8 +383,15 @@ class Memory:
         checks = (lambda ledger: examine_index(ledger, self.folder / "index.db"),)
         return examine(self._ledger, checks=checks, repair=repair, derived=self._derived())
 
+    def _drop(self, passages: Sequence[int]) -> None:
+        self._index.drop(passages)
+        if self._vectors is not None:
+            self._vectors.drop(passages)
+        else:
+            (self.folder / "vectors.db").unlink(missing_ok=True)  # of a time with an embedder: made again when needed
+
     def _derived(self) -> Derived:
-        return Derived(index=self._index.drop, documents=self._documents.make_again)
+        return Derived(index=self._drop, documents=self._documents.make_again)
 
     def status(self) -> Status:
         """Count what there is."""

@@ -29,7 +29,7 @@ Postings = tuple[NDArray[np.int32], NDArray[np.float32]]
 
 def pack(units: Sequence[int] | NDArray[np.int32], counts: Sequence[int] | NDArray[np.float32]) -> bytes:
     """Units of a segment (0 to 65,535) and their counts as bytes."""
-    return np.asarray(units, "<u2").tobytes() + np.minimum(np.asarray(counts), 255).astype("u1").tobytes()
+    return bytes(np.asarray(units, "<u2").tobytes() + np.minimum(np.asarray(counts), 255).astype("u1").tobytes())
 
 
 def unpack(data: bytes) -> tuple[NDArray[np.uint16], NDArray[np.uint8]]:
@@ -73,7 +73,10 @@ def find(db: File, segments: Sequence[int], tail: Tail, terms: Sequence[str], *,
         term: (
             (some[0][0], some[0][1].astype(np.float32))
             if len(some) == 1
-            else (np.concatenate([each[0] for each in some]), np.concatenate([each[1] for each in some], dtype=np.float32))
+            else (
+                np.concatenate([each[0] for each in some]),
+                np.concatenate([each[1] for each in some], dtype=np.float32),
+            )
         )
         for term, some in parts.items()
     }
@@ -122,7 +125,11 @@ def merge(db: File, segments: Sequence[int]) -> None:
     db.executemany(
         "INSERT INTO posting(segment, term, data) VALUES (?, ?, ?)",
         (
-            (first, term, pack(np.concatenate([p[0] for p in parts[term]]), np.concatenate([p[1] for p in parts[term]])))
+            (
+                first,
+                term,
+                pack(np.concatenate([p[0] for p in parts[term]]), np.concatenate([p[1] for p in parts[term]])),
+            )
             for term in sorted(parts)
         ),
     )
@@ -151,5 +158,8 @@ def rewrite(db: File, segment: int, anew: Mapping[int, Sequence[str]]) -> None:
     db.executemany("DELETE FROM posting WHERE segment = ? AND term = ?", empty)
     db.executemany(
         "INSERT INTO posting(segment, term, data) VALUES (?, ?, ?)",
-        [(segment, term, pack([u for u, _ in new], [c for _, c in new])) for term, new in sorted(fresh.by_term.items())],
+        [
+            (segment, term, pack([u for u, _ in new], [c for _, c in new]))
+            for term, new in sorted(fresh.by_term.items())
+        ],
     )

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from perdure.memory.postings import Postings
 from perdure.memory.units import Units
 
-__all__ = ["B", "K1", "POOL", "Favour", "idf", "rank"]
+__all__ = ["K1", "POOL", "B", "Favour", "idf", "rank"]
 
 K1: Final = 1.2
 B: Final = 0.6
@@ -104,11 +104,9 @@ def rank(
     return pool[order], scores[order]
 
 
-def _of_sections(
-    units: Units, many: int, found: NDArray[np.int32], counts: NDArray[np.float32]
-) -> NDArray[np.float32]:
-    times = np.bincount(units.section[found], weights=counts, minlength=many)
-    times = times.astype(np.float32)
+def _of_sections(units: Units, many: int, found: NDArray[np.int32], counts: NDArray[np.float32]) -> NDArray[np.float32]:
+    summed = np.bincount(units.section[found], weights=counts, minlength=many)
+    times = summed.astype(np.float32)
     have = int(np.count_nonzero(times))
     mean = max(1.0, units.total / max(1, many))
     lengths = units.section_length[:many]

@@ -114,7 +114,7 @@ class Searcher:
         return time_named(question, now_s) if now_s is not None else None
 
     def _shown(self, found: Sequence[Found], idf: Mapping[str, float], limit: int, view: _View) -> list[Hit]:
-        """Of each passage its best fact, then, where that is too few, the others of passages with words of the question."""
+        """Of each passage its best fact, then, where that is too few, the others of passages that have words of it."""
         first: dict[int, Hit] = {}
         later: dict[int, Hit] = {}
         for passage in found:
@@ -201,10 +201,8 @@ class Searcher:
         ids = [hit.fact.id for hit in hits]
         marks = ",".join("?" * len(ids))
         others: dict[int, set[int]] = {}
-        for one, other in self.ledger.connection().execute(
-            f"SELECT fact, other FROM link WHERE kind = ? AND undone IS NULL AND (fact IN ({marks}) OR other IN ({marks}))",
-            (Bond.CONFLICTS.value, *ids, *ids),
-        ):
+        sql = f"SELECT fact, other FROM link WHERE kind = ? AND undone IS NULL AND (fact IN ({marks}) OR other IN ({marks}))"
+        for one, other in self.ledger.connection().execute(sql, (Bond.CONFLICTS.value, *ids, *ids)).fetchall():
             others.setdefault(one, set()).add(other)
             others.setdefault(other, set()).add(one)
         return [replace(hit, conflicts=tuple(sorted(others.get(hit.fact.id, ())))) for hit in hits] if others else hits
@@ -230,6 +228,6 @@ def _terms_of(text: str) -> frozenset[str]:
 
 
 def _fits(text: str, idf: Mapping[str, float]) -> float:
-    """How much of the question a fact has: the weights of the words that stand in it, a longer one counting for less."""
+    """How much of the question a fact has: the weights of the words that stand in it; a long one counts for less."""
     have = _terms_of(text)
     return sum(weight for term, weight in idf.items() if term in have) / (1 + 0.01 * len(have))

@@ -16,23 +16,116 @@ _IRREGULAR: Final = {
     form: base
     for base, forms in (
         line.split(":")
-        for line in (
-            "go:went gone goes|buy:bought|bring:brought|think:thought thoughts|teach:taught|catch:caught|fight:fought"
-            "|seek:sought|win:won|lose:lost|meet:met|run:ran|swim:swam swum|sing:sang sung|begin:began begun|drink:drank"
-            " drunk|ring:rang rung|sink:sank sunk|write:wrote written|ride:rode ridden|drive:drove driven|rise:rose risen"
-            "|speak:spoke spoken|break:broke broken|choose:chose chosen|freeze:froze frozen|steal:stole stolen|wake:woke"
-            " woken|wear:wore worn|tear:tore torn|grow:grew grown|know:knew known|throw:threw thrown|fly:flew flown"
-            "|draw:drew drawn|take:took taken|shake:shook shaken|give:gave given|see:saw seen|eat:ate eaten|fall:fell"
-            " fallen|hide:hid hidden|bite:bit bitten|forget:forgot forgotten|get:got gotten|come:came|become:became"
-            "|make:made|say:said|tell:told|sell:sold|hold:held|find:found|feel:felt|keep:kept|sleep:slept|leave:left"
-            "|mean:meant|build:built|send:sent|spend:spent|lend:lent|hear:heard|read:reading|lead:led|feed:fed|sit:sat"
-            "|stand:stood|understand:understood|pay:paid|lay:laid|shoot:shot|hang:hung|stick:stuck|strike:struck"
-            "|child:children kids kid|person:people|man:men|woman:women|foot:feet|tooth:teeth|mouse:mice|life:lives"
-            "|wife:wives|knife:knives|leaf:leaves|shelf:shelves|wolf:wolves|half:halves|good:better best|bad:worse worst"
-            "|mom:mum mother mommy|dad:father daddy|photo:photograph photography photos pic pics picture pictures"
-            "|dry:dried|die:died dying|lie:lying|tie:tied tying|dream:dreamt|learn:learnt|burn:burnt|cat:kitten kittens"
-            "|dog:puppy puppies pup pups|bike:bicycle|phone:telephone|tv:television|cello:celli|movie:film films"
-        ).split("|")
+        for line in [
+            "go:went gone goes",
+            "buy:bought",
+            "bring:brought",
+            "think:thought thoughts",
+            "teach:taught",
+            "catch:caught",
+            "fight:fought",
+            "seek:sought",
+            "win:won",
+            "lose:lost",
+            "meet:met",
+            "run:ran",
+            "swim:swam swum",
+            "sing:sang sung",
+            "begin:began begun",
+            "drink:drank drunk",
+            "ring:rang rung",
+            "sink:sank sunk",
+            "write:wrote written",
+            "ride:rode ridden",
+            "drive:drove driven",
+            "rise:rose risen",
+            "speak:spoke spoken",
+            "break:broke broken",
+            "choose:chose chosen",
+            "freeze:froze frozen",
+            "steal:stole stolen",
+            "wake:woke woken",
+            "wear:wore worn",
+            "tear:tore torn",
+            "grow:grew grown",
+            "know:knew known",
+            "throw:threw thrown",
+            "fly:flew flown",
+            "draw:drew drawn",
+            "take:took taken",
+            "shake:shook shaken",
+            "give:gave given",
+            "see:saw seen",
+            "eat:ate eaten",
+            "fall:fell fallen",
+            "hide:hid hidden",
+            "bite:bit bitten",
+            "forget:forgot forgotten",
+            "get:got gotten",
+            "come:came",
+            "become:became",
+            "make:made",
+            "say:said",
+            "tell:told",
+            "sell:sold",
+            "hold:held",
+            "find:found",
+            "feel:felt",
+            "keep:kept",
+            "sleep:slept",
+            "leave:left",
+            "mean:meant",
+            "build:built",
+            "send:sent",
+            "spend:spent",
+            "lend:lent",
+            "hear:heard",
+            "read:reading",
+            "lead:led",
+            "feed:fed",
+            "sit:sat",
+            "stand:stood",
+            "understand:understood",
+            "pay:paid",
+            "lay:laid",
+            "shoot:shot",
+            "hang:hung",
+            "stick:stuck",
+            "strike:struck",
+            "child:children kids kid",
+            "person:people",
+            "man:men",
+            "woman:women",
+            "foot:feet",
+            "tooth:teeth",
+            "mouse:mice",
+            "life:lives",
+            "wife:wives",
+            "knife:knives",
+            "leaf:leaves",
+            "shelf:shelves",
+            "wolf:wolves",
+            "half:halves",
+            "good:better best",
+            "bad:worse worst",
+            "mom:mum mother mommy",
+            "dad:father daddy",
+            "photo:photograph photography photos pic pics picture pictures",
+            "dry:dried",
+            "die:died dying",
+            "lie:lying",
+            "tie:tied tying",
+            "dream:dreamt",
+            "learn:learnt",
+            "burn:burnt",
+            "cat:kitten kittens",
+            "dog:puppy puppies pup pups",
+            "bike:bicycle",
+            "phone:telephone",
+            "tv:television",
+            "cello:celli",
+            "movie:film films",
+        ]
     )
     for form in forms.split()
 }
@@ -86,7 +179,7 @@ def stem(word: str) -> str:
 
 
 def _plural_and_past(word: str) -> str:
-    if word.endswith("sses") or word.endswith("ies"):
+    if word.endswith(("sses", "ies")):
         word = word[:-2]
     elif word.endswith("s") and not word.endswith("ss"):
         word = word[:-1]

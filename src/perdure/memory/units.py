@@ -82,7 +82,11 @@ class Units:
         if new > len(self.passage):
             room = max(new, 2 * len(self.passage))
             for name in _COLUMNS:
-                setattr(self, name, np.concatenate([getattr(self, name), np.zeros(room - len(getattr(self, name)), _COLUMNS[name])]))
+                setattr(
+                    self,
+                    name,
+                    np.concatenate([getattr(self, name), np.zeros(room - len(getattr(self, name)), _COLUMNS[name])]),
+                )
         for name in UNIT.names or ():
             if name != "spare":
                 getattr(self, name)[old:new] = rows[name]

@@ -1,8 +1,8 @@
 """Words that are like one that stands nowhere: those that it is a part of, and those that it is a slip of the pen for.
 
 Theory. Each segment keeps its terms as one text, a line each. A substring is found in it by `str.find`, which passes a
-megabyte in well under a millisecond, so substrings need no trigrams of all that was told. One slip (a sign too many, too
-few, another, or two exchanged) leaves one half of a word as it was, or the outer thirds, so what contains neither half
+megabyte in well under a millisecond, so substrings need no trigrams of all that was told. One slip (a sign too many,
+too few, another, or two exchanged) leaves one half of a word as it was, or the outer thirds, so what contains neither half
 and neither third is no candidate.
 """
 

@@ -2,8 +2,8 @@
 
 A word of a script that puts spaces between words is folded (NFKC, case, accents) and stemmed. Scripts that do not
 (Chinese, Japanese, Thai, Lao, Khmer, Burmese) are cut into single signs and pairs of neighbours, so that a word of one
-sign is found, and a longer one by its pairs. An identifier (``foo-bar_2``, ``v1.2``, an address) is a word as a whole and by
-its parts. Nothing here is a query language: whatever stands in a text is a word or a gap between words.
+sign is found, and a longer one by its pairs. An identifier (``foo-bar_2``, ``v1.2``, an address) is a word as a whole
+and by its parts. Nothing here is a query language: whatever stands in a text is a word or a gap between words.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import pairwise
 from typing import Final
 
 from perdure.memory.stemming import stem
@@ -21,16 +22,20 @@ TOKENS: Final = 1
 """The version of what `terms` returns: an index made by another is made again."""
 
 STOP: Final = frozenset(
-    "a about all also am an and any are as at be been being both but by can could d did do does doing for from had has"
-    " have having he her here hers him his how i if in into is isn it its just let ll m may me might mine more most my"
-    " no nor not now of off on once only or other our ours out over own re s same she should so some such t than that"
-    " the their theirs them then there these they this those through to too until up us ve very was we were what when"
-    " where which while who whom whose why will with would yes yet you your yours".split()
+    """
+    a about all also am an and any are as at be been being both but by can could d did do does doing for from had
+    has have having he her here hers him his how i if in into is isn it its just let ll m may me might mine more
+    most my no nor not now of off on once only or other our ours out over own re s same she should so some such t
+    than that the their theirs them then there these they this those through to too until up us ve very was we
+    were what when where which while who whom whose why will with would yes yet you your yours
+    """.split()  # noqa: SIM905 - a list of a hundred words reads better as text
 )
 
 _NOTHING_SAID: Final = frozenset(
-    "a an and are as at be by do does did for from had has have he her his i in is it its me my of on or she that the"
-    " their they this to was we were what when where which who whom whose why will with you your how".split()
+    """
+    a an and are as at be by do does did for from had has have he her his i in is it its me my of on or she that
+    the their they this to was we were what when where which who whom whose why will with you your how
+    """.split()  # noqa: SIM905 - a list of a hundred words reads better as text
 )
 
 _UNSPACED: Final = (
@@ -73,7 +78,7 @@ def words_of(text: str) -> list[str]:
 def _of_run(run: str) -> tuple[str, ...]:
     if _SIGN.match(run):
         signs = _SIGN.findall(unicodedata.normalize("NFC", run))
-        return (*signs, *(a + b for a, b in zip(signs, signs[1:], strict=False)))
+        return (*signs, *(a + b for a, b in pairwise(signs)))
     parts = [folded(part) for part in _PART.findall(run)]
     found = [stem(part[:_LONGEST]) for part in parts if part]
     whole = folded(run).rstrip("'’")
