@@ -95,7 +95,7 @@ class LexicalIndex:
         self._file.robust(lambda db: follow(db, self.ledger))
 
     def drop(self, passages: Sequence[int]) -> None:
-        """Take in anew what is left of passages of which some was forgotten, or came back; no byte of the rest stays."""
+        """Take in anew what is left of passages after some was forgotten, or came back; no byte else stays."""
 
         def work(db: File) -> None:
             follow(db, self.ledger)
@@ -277,10 +277,10 @@ def _next(db: File, old: State, inode: tuple[int, int] | None) -> State:
 
 def _names(db: File, state: State, since: int) -> None:
     lends = state.lends
-    row = db.execute("SELECT near, far FROM name WHERE kind = 'all'").fetchone()
+    row = db.execute("SELECT near, far, pairs FROM name WHERE kind = 'all'").fetchone()
     usual = Coherence(*row) if row else Coherence()
-    for code, kind, text, near, far in db.execute(
-        "SELECT code, kind, text, near, far FROM name WHERE changed > ?", (since,)
+    for code, kind, text, near, far, pairs in db.execute(
+        "SELECT code, kind, text, near, far, pairs FROM name WHERE changed > ?", (since,)
     ).fetchall():
         name = text.decode("utf-8", "surrogatepass")
         if kind == "speaker":
@@ -291,7 +291,7 @@ def _names(db: File, state: State, since: int) -> None:
             state.sources[name] = code
             if code >= len(lends):
                 lends = np.concatenate([lends, np.zeros(max(code + 1, 2 * len(lends)) - len(lends), np.float32)])
-            lends[code] = Coherence(near, far).lends(usual)
+            lends[code] = Coherence(near, far, pairs).lends(usual)
     state.lends = lends
 
 

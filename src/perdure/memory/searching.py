@@ -201,7 +201,10 @@ class Searcher:
         ids = [hit.fact.id for hit in hits]
         marks = ",".join("?" * len(ids))
         others: dict[int, set[int]] = {}
-        sql = f"SELECT fact, other FROM link WHERE kind = ? AND undone IS NULL AND (fact IN ({marks}) OR other IN ({marks}))"
+        sql = (
+            "SELECT fact, other FROM link WHERE kind = ? AND undone IS NULL"
+            f" AND (fact IN ({marks}) OR other IN ({marks}))"
+        )
         for one, other in self.ledger.connection().execute(sql, (Bond.CONFLICTS.value, *ids, *ids)).fetchall():
             others.setdefault(one, set()).add(other)
             others.setdefault(other, set()).add(one)

@@ -2,8 +2,8 @@
 
 Theory. Each segment keeps its terms as one text, a line each. A substring is found in it by `str.find`, which passes a
 megabyte in well under a millisecond, so substrings need no trigrams of all that was told. One slip (a sign too many,
-too few, another, or two exchanged) leaves one half of a word as it was, or the outer thirds, so what contains neither half
-and neither third is no candidate.
+too few, another, or two exchanged) leaves one half of a word as it was, or the outer thirds, so what contains neither
+half and neither third is no candidate.
 """
 
 from __future__ import annotations
