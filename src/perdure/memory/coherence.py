@@ -4,8 +4,8 @@ Theory. In a conversation the answer often stands in the turn after the one that
 passage should lend its score to its neighbours. In a list of facts that have nothing to do with one another that is
 nothing but noise. The two are told apart without labels: by how much of its words a passage shares with the one before
 it, against how much it shares with one told long before. Where the ratio is 1, order says nothing and nothing is lent;
-from `FULL` on everything is. Few pairs are believed little: they are pulled towards what is usual in the space, and the ratio that
-counts is one standard error below the one that was seen.
+from `FULL` on everything is. Few pairs are believed little: they are pulled towards what is usual in the space, and
+the ratio that counts is one standard error below the one that was seen.
 """
 
 from __future__ import annotations

@@ -255,7 +255,8 @@ def _take_in(db: File, meta: Mapping[str, Any], batch: Sequence[_Passage]) -> No
         columns[name] = table[:, at]
     columns["observed_s"] = [each.observed_s for each in batch]
     db.executemany(
-        "UPDATE name SET near = ?, far = ?, pairs = ?, last = ?, last_s = ?, section = ?, filled = ?, changed = ? WHERE code = ?",
+        "UPDATE name SET near = ?, far = ?, pairs = ?, last = ?, last_s = ?, section = ?, filled = ?, changed = ?"
+        " WHERE code = ?",
         [(n.near, n.far, n.pairs, n.last, n.last_s, n.section, n.filled, generation, n.code) for n in names.values()],
     )
     sealed = _store(db, meta, columns, found)

@@ -6,11 +6,11 @@ down (reciprocal-rank fusion loses several points of recall on conversations). S
     (1 - weight) * words / best words + weight * ((cosine - least) / (most - least)) ** 3
 
 where the cube keeps the long tail of middling cosines from counting. ``weight`` is chosen on the store, without
-labels: passages drawn at random become questions, by leaving out two thirds of their words, the rarest. That is what
-a question by somebody who says it in other words looks like to an index of words. Whichever weight finds most of them
-again, the nearer to the first place the better, is taken, but 0 (no vectors, no cost) unless the gain over 0 is beyond chance: more than two
-standard errors of the difference, question by question. Who knows which passage answers a question can give such pairs,
-which then count instead.
+labels: passages drawn at random become questions, by leaving out two thirds of their words, the rarest. That is what a
+question by somebody who says it in other words looks like to an index of words. Whichever weight finds most of them
+again, the nearer to the first place the better, is taken, but 0 (no vectors, no cost) unless the gain over 0 is beyond
+chance: more than two standard errors of the difference, question by question. Who knows which passage answers a
+question can give such pairs, which then count instead.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from perdure.memory.words import content_terms, words_of
 
 __all__ = ["Calibration", "Fusion", "fused"]
 
-WEIGHTS: Final = (0.0, 0.1, 0.2, 0.3, 0.45)
+WEIGHTS: Final = (0.0, 0.1, 0.2, 0.3, 0.45, 0.6)
 _POOL: Final = 200
 _SAMPLE: Final = 96
 _PLACES: Final = 20
