@@ -106,13 +106,12 @@ def rank(
 
 def _of_sections(units: Units, many: int, found: NDArray[np.int32], counts: NDArray[np.float32]) -> NDArray[np.float32]:
     summed = np.bincount(units.section[found], weights=counts, minlength=many)
-    times = summed.astype(np.float32)
+    times: NDArray[np.float32] = summed.astype(np.float32)
     have = int(np.count_nonzero(times))
     mean = max(1.0, units.total / max(1, many))
     lengths = units.section_length[:many]
     norm = np.float32(K1 * (1 - _SECTION_B)) + np.float32(K1 * _SECTION_B / mean) * lengths
-    result: NDArray[np.float32] = np.float32(idf(many, have) * (K1 + 1)) * times / (times + norm)
-    return result
+    return (np.float32(idf(many, have) * (K1 + 1)) * times / (times + norm)).astype(np.float32)
 
 
 def _favour(units: Units, n: int, own: NDArray[np.float32], favour: Favour) -> None:
