@@ -12,6 +12,7 @@ under it. Where segments were rewritten (the *shape* has changed) memory is read
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -95,7 +96,7 @@ class LexicalIndex:
         self._file.robust(lambda db: follow(db, self.ledger))
 
     def drop(self, passages: Sequence[int]) -> None:
-        """Take in anew what is left of passages after some was forgotten, or came back; no byte else stays."""
+        """Take in anew what is left of passages of which some was forgotten or came back; nothing else stays."""
 
         def work(db: File) -> None:
             follow(db, self.ledger)
@@ -184,6 +185,29 @@ class LexicalIndex:
 
         return self._reading(work)
 
+    def containing(self, name: Sequence[str], *, with_any: Sequence[str] = (), limit: int) -> list[int]:
+        """Return passages with all words of ``name``, and one of ``with_any`` if there are any, the newest first.
+
+        Words are compared by their stems, and in any order. Of what was told since the last `catch_up` it knows
+        nothing.
+        """
+        wanted = content_terms(" ".join(name))
+        some = sorted({term for word in with_any for term in content_terms(word)})
+        if not wanted:
+            return []
+
+        def work(db: File, state: State, n: int) -> list[int]:
+            found = find(db, state.segments, state.tail, [*wanted, *some], n=n)
+            if not all(term in found for term in wanted):
+                return []
+            units = functools.reduce(np.intersect1d, [found[term][0] for term in wanted])
+            if some:
+                near = [found[term][0] for term in some if term in found]
+                units = np.intersect1d(units, np.concatenate(near)) if near else units[:0]
+            return [int(state.units.passage[unit]) for unit in units[::-1][:limit].tolist()]
+
+        return self._reading(work, follow_first=False)
+
     def places(self, passages: Sequence[int], *, only: Filter | None = None) -> list[Found]:
         """Return those of ``passages`` that there are and that may be found, all with score 0."""
 
@@ -211,9 +235,10 @@ class LexicalIndex:
         """Close the index."""
         self._file.close()
 
-    def _reading(self, work: Callable[[File, State, int], T]) -> T:
+    def _reading(self, work: Callable[[File, State, int], T], *, follow_first: bool = True) -> T:
         def attempt(db: File) -> T:
-            follow(db, self.ledger)
+            if follow_first:
+                follow(db, self.ledger)
             while True:
                 with _reads(db):
                     generation = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0]

@@ -15,6 +15,7 @@ from perdure.errors import CallError, PerdureError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
 from perdure.memory.backup import backup
+from perdure.memory.bonds import with_bonds
 from perdure.memory.consolidate import Consolidator, When
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.document_edits import Edits
@@ -23,17 +24,23 @@ from perdure.memory.editing import carry_in
 from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
 from perdure.memory.fusion import Calibration, Fusion
+from perdure.memory.holding import around, by_holding
+from perdure.memory.hops import hop_hits
 from perdure.memory.importing import Imported, import_
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import Filter, LexicalIndex
+from perdure.memory.mentions import IndexFinder
 from perdure.memory.moments import moment_of
 from perdure.memory.plan import folded
 from perdure.memory.powers import ChatModel, Embedder, Reranker
 from perdure.memory.quoting import quoted
 from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Observed, Role, Topic, number_of
 from perdure.memory.searching import Searcher
+from perdure.memory.settle import current_of, settle
 from perdure.memory.shelf import LedgerShelf
+from perdure.memory.slot_ranking import by_slot, is_sure
+from perdure.memory.slots import keys_named
 from perdure.memory.spaces import folder_of, make_folder
 from perdure.memory.told import Told
 from perdure.memory.tools import Tools
@@ -45,6 +52,8 @@ from perdure.memory.views import History, Status, history, status
 __all__ = ["Memory"]
 
 _PURGE_S: Final = 5.0
+_PATIENCE_S: Final = 5.0
+"""How long reading settles what was told before it looks."""
 _ROLES: Final = frozenset(each.value for each in Role)
 
 
@@ -85,7 +94,9 @@ class Memory:
         self._when = when or When()
         self._closed = threading.Event()
         self._documents = Documents(self._ledger, self.folder)
-        self._consolidator = Consolidator(self._ledger, self._documents, self.folder, stopped=self._closed.is_set)
+        self._consolidator = Consolidator(
+            self._ledger, self._documents, self.folder, settle=self.settle, stopped=self._closed.is_set
+        )
         self._error = ""
         if (self.folder / "topics").is_dir():
             try:
@@ -185,14 +196,23 @@ class Memory:
             until_s=None if until is None else self._moment_s(until),
             roles=None if role is None else frozenset([Role(role).authority]),
         )
-        return self._searcher.find(
+        self.settle(deadline_s=_PATIENCE_S)
+        hits = self._searcher.find(
             question,
-            limit=limit,
+            limit=max(3 * limit, 30),
             history=history,
             as_of_s=None if as_of is None else self._moment_s(as_of),
             only=only or None,
             topic=None if topic is None else number_of(topic, "t"),
         )
+        return with_bonds(self._ledger, by_slot(question, hits)[:limit])
+
+    def settle(self, *, deadline_s: float = 60.0) -> int:
+        """Find what the facts that were told since replace, by rules, and return how many were looked at.
+
+        Reading does so by itself, for a short time; nothing waits where another process is writing.
+        """
+        return settle(self._ledger, self._index, deadline_s=deadline_s)
 
     def recall(self, question: str, *, budget_bytes: int = 4000, limit: int = 20) -> str:
         """Return what fits a question as quoted data for a model to read, at most ``budget_bytes`` of UTF-8."""
@@ -228,11 +248,32 @@ class Memory:
         reader = model or self._model
         if reader is not None:
             return read_and_answer(question, self.tools(), reader, hits=limit)
-        return answer_by_rules(self.tools().shelf, question, self.search(question, limit=limit))
+        found = self.search(question, limit=limit)
+        followed = hop_hits(question, IndexFinder(self._ledger, self._index), doubts=1)
+        if followed:
+            known = {hit.fact.id for hit in followed}
+            found = (followed + [hit for hit in found if hit.fact.id not in known])[:limit]
+        elif not is_sure(found):
+            near = around(self._ledger, question, self.search(question, limit=limit, history=True))
+            found = with_bonds(self._ledger, by_holding(question, near)[:limit]) or found
+        return answer_by_rules(self.tools().shelf, question, found)
 
     def tools(self) -> Tools:
         """Return the tools by which a model or another agent reads this memory; none of them can write."""
         return Tools(LedgerShelf(self._ledger, self.search))
+
+    def resolve(self, asked: str) -> Hit | None:
+        """Return the fact that holds now in a slot, or that answers a question; None where nothing does.
+
+        The choice is made by code: the slot that ``asked`` names, as "Ana lives in" or "port", or else that fits it.
+        """
+        self.settle(deadline_s=_PATIENCE_S)
+        for key in keys_named(asked):
+            ids = current_of(self._ledger, key)
+            if ids:
+                return with_bonds(self._ledger, [Hit(self._ledger.facts(ids[-1:])[ids[-1]], 1.0, "its slot")])[0]
+        hits = self.ask(asked).hits
+        return hits[0] if hits else None
 
     def consolidate(self, *, model_s: float = 120.0, wait_s: float = 60.0) -> Change | None:
         """Sort what was told into topics now; return the last change, or None where nothing was staged.

@@ -111,7 +111,8 @@ def _of_sections(units: Units, many: int, found: NDArray[np.int32], counts: NDAr
     mean = max(1.0, units.total / max(1, many))
     lengths = units.section_length[:many]
     norm = np.float32(K1 * (1 - _SECTION_B)) + np.float32(K1 * _SECTION_B / mean) * lengths
-    return (np.float32(idf(many, have) * (K1 + 1)) * times / (times + norm)).astype(np.float32)
+    scores = np.float32(idf(many, have) * (K1 + 1)) * times / (times + norm)
+    return scores.astype(np.float32, copy=False)
 
 
 def _favour(units: Units, n: int, own: NDArray[np.float32], favour: Favour) -> None:
