@@ -1,90 +1,210 @@
 """The ledger of one space: what was told, durable before it is acknowledged, and never rewritten.
 
 SQLite in WAL mode with ``synchronous=FULL``: a commit is one append and one fsync, and readers never wait. Each thread
-has a connection of its own.
+reads by a connection of its own, which closes when the thread ends; all of a process write by one, whoever of them
+leads (`perdure.memory.group_commit`), and processes take turns (`perdure.memory.turns`). A forked child begins
+with connections of its own (`perdure.memory.forks`).
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
-import sqlite3
+import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.errors import CallError, DeadlineExceeded, FormatRefused
+from perdure.errors import BlobCorrupt, BlobMissing, CallError, DeadlineExceeded
+from perdure.memory.group_commit import GroupCommit
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
-from perdure.memory.schema import FORMAT, TABLES
-from perdure.memory.statements import statements
+from perdure.memory.schema import check, create
+from perdure.memory.sqlite_files import File, Held, check_plain, connect, explained_sqlite, holders_of, sync_folders
+from perdure.memory.told import Told, as_body, as_text
+from perdure.memory.turns import Turns
 
-__all__ = ["FACTS", "Ledger", "fact_of"]
+__all__ = ["DEADLINE_S", "FACTS", "Ledger", "as_body", "as_text", "fact_of"]
 
-_BUSY_S: Final = 30.0
+DEADLINE_S: Final = 30.0
+"""How long a writer waits for others unless told otherwise."""
+
+_LEAST_BYTES: Final = 4096
 
 FACTS: Final = """SELECT f.id, f.evidence, f.start, f.stop, f.passage, f.text, e.speaker, e.role, e.source, e.observed,
  e.observed_s, f.state, f.since, f.until, f.topic FROM fact f JOIN evidence e ON e.id = f.evidence"""
 """The rows that `fact_of` reads."""
 
+_EVIDENCE: Final = "SELECT id, body, source, speaker, role, observed, observed_s, identity, meta FROM evidence"
+
 
 class Ledger:
-    """The tables of a space. Safe to use from any thread and from many processes at once."""
+    """The tables of a space. Safe to use from any thread and from many processes at once, forked ones included.
 
-    def __init__(self, path: Path, *, wall: Callable[[], float] = time.time) -> None:
+    A writer that waits for longer than ``deadline_s`` gives up with `DeadlineExceeded`. Raises, when it is opened,
+    `FormatRefused` or `perdure.errors.BlobCorrupt` for a file that is no ledger, `StorageError` where it may not write.
+    """
+
+    def __init__(self, path: Path, *, wall: Callable[[], float] = time.time, deadline_s: float = DEADLINE_S) -> None:
         self.path = path
         self.wall = wall
+        self.deadline_s = deadline_s
+        self._closed = False
+        self._begin()
+        try:
+            self._open()
+        except BaseException:
+            self.close()
+            raise
+        _ledgers.add(self)
+
+    def _begin(self) -> None:
         self._local = threading.local()
-        self._all: list[sqlite3.Connection] = []
+        self._connections: weakref.WeakSet[File] = weakref.WeakSet()
         self._lock = threading.Lock()
-        with self.change() as db:
-            if not db.execute("SELECT 1 FROM sqlite_master WHERE name = 'space'").fetchone():
-                for statement in TABLES.split(";"):
-                    db.execute(statement)
-                db.execute("INSERT INTO space VALUES ('format', ?)", (str(FORMAT),))
-        found = self.connection().execute("SELECT value FROM space WHERE key = 'format'").fetchone()
-        if found is None or found[0] != str(FORMAT):
-            raise FormatRefused(
-                f"{path} has format {found and found[0]}; this release reads format {FORMAT}", file=str(path)
+        self._writer: File | None = None
+        self._turns = Turns(self.path.with_name("ledger.lock"))
+        self._group: GroupCommit[Sequence[Told], list[Observed]] = GroupCommit(self._write)
+
+    def _open(self) -> None:
+        until = time.monotonic() + self.deadline_s
+        with explained_sqlite(self.path):
+            there = os.path.lexists(self.path)
+        check_plain(self.path)
+        if there and os.stat(self.path).st_size < _LEAST_BYTES:  # SQLite would begin a new one in it
+            raise BlobCorrupt(
+                f"{self.path} is empty or nearly, as no ledger ever is: it was cut off; put a backup in its place, or"
+                " move it away to begin anew",
+                file=str(self.path),
+            )
+        if not there:
+            self._turns.take(until)
+            try:
+                if not os.path.lexists(self.path):
+                    if Path(f"{self.path}-wal").exists():
+                        raise BlobMissing(
+                            f"{self.path} is gone but what was last written to it is there ({self.path.name}-wal);"
+                            " put both back, or move that away as well to begin anew",
+                            file=str(self.path),
+                        )
+                    create(self.path)
+            finally:
+                self._turns.give()
+        self._inode = self._inode_now()
+        db = self.connection()
+        check(db)
+        self._check_whole(db)
+        self.id: str = db.execute("SELECT value FROM space WHERE key = 'id'").fetchone()[0]
+        # Whoever made it may have died before its names were durable.
+        with explained_sqlite(self.path):
+            sync_folders(self.path.parent)
+
+    def _check_whole(self, db: File) -> None:
+        want = db.execute("PRAGMA page_count").fetchone()[0] * db.execute("PRAGMA page_size").fetchone()[0]
+        have = os.stat(self.path).st_size
+        try:
+            newer = os.stat(f"{self.path}-wal").st_size > 0
+        except FileNotFoundError:
+            newer = False
+        if have < want and not newer:  # what the WAL holds may not be in it yet
+            raise BlobCorrupt(
+                f"{self.path} was cut off: {have} of {want} bytes are there; put a backup in its place",
+                file=str(self.path),
             )
 
-    def connection(self) -> sqlite3.Connection:
-        """This thread's connection."""
-        db: sqlite3.Connection | None = getattr(self._local, "db", None)
-        if db is None:
-            db = sqlite3.connect(self.path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
-            db.execute("PRAGMA journal_mode = WAL")
-            db.execute("PRAGMA synchronous = FULL")
-            db.execute("PRAGMA secure_delete = ON")
-            self._local.db = db
-            with self._lock:
-                self._all.append(db)
+    def connection(self) -> File:
+        """This thread's connection: to read, or within `change` the one of that change."""
+        writing: File | None = getattr(self._local, "writing", None)
+        if writing is not None:
+            return writing
+        held: Held | None = getattr(self._local, "held", None)
+        if held is None:
+            held = self._local.held = Held(self._connect())
+        return held.db
+
+    def _connect(self) -> File:
+        with self._lock:
+            if self._closed:
+                raise CallError(f"{self.path} is closed; open the memory again")
+            if not os.path.lexists(self.path):
+                raise BlobMissing(f"{self.path} was taken away; put it back, or a backup of it", file=str(self.path))
+            db = connect(self.path, busy_s=self.deadline_s)
+            self._connections.add(db)
+        db.execute("PRAGMA trusted_schema = OFF")
+        db.execute("PRAGMA cell_size_check = ON")
+        db.execute("PRAGMA journal_mode = WAL")
+        db.execute("PRAGMA synchronous = FULL")
+        db.execute("PRAGMA secure_delete = ON")
+        db.execute("PRAGMA cache_size = -8192")
         return db
 
     @contextmanager
-    def change(self) -> Iterator[sqlite3.Connection]:
-        """One transaction that writes: all of it or, after an error, nothing.
+    def change(self, *, deadline_s: float | None = None) -> Iterator[File]:
+        """One transaction that writes: all of it or, after an error, nothing. A change within a change is part of it.
 
-        Raises `DeadlineExceeded` where another writer does not let go.
+        Raises `DeadlineExceeded` where others do not let go, `StorageFull` where the disk is full.
         """
-        db = self.connection()
+        inner: File | None = getattr(self._local, "writing", None)
+        if inner is not None:
+            yield inner
+            return
+        until = time.monotonic() + (self.deadline_s if deadline_s is None else deadline_s)
+        if not self._group.lead(until=until):
+            raise DeadlineExceeded(
+                f"another thread of this process has been writing to {self.path} all the time; do it again",
+                missing=[str(self.path)],
+            )
+        try:
+            with self._transaction(until) as db:
+                self._local.writing = db
+                try:
+                    yield db
+                finally:
+                    self._local.writing = None
+        finally:
+            self._group.follow()
+
+    @contextmanager
+    def _transaction(self, until: float) -> Iterator[File]:
+        """By who leads only."""
+        if self._writer is None:
+            self._writer = self._connect()
+        db = self._writer
+        self._turns.take(until)
+        try:
+            if self._inode_now() != self._inode:
+                raise BlobMissing(
+                    f"{self.path} was taken away or replaced while it was open; put it back, and open it again",
+                    file=str(self.path),
+                )
+            self._start(db, until)
+            try:
+                yield db
+                db.execute("COMMIT")
+            except BaseException:
+                if db.in_transaction:
+                    db.execute("ROLLBACK")
+                raise
+        finally:
+            self._turns.give()
+
+    def _inode_now(self) -> int:
+        try:
+            return os.stat(self.path).st_ino
+        except OSError:
+            return -1
+
+    def _start(self, db: File, until: float) -> None:
         try:
             db.execute("BEGIN IMMEDIATE")
-        except sqlite3.OperationalError as error:
-            if "locked" not in str(error):
-                raise
+        except DeadlineExceeded as error:
             raise DeadlineExceeded(
-                f"another process has held {self.path} for {_BUSY_S:.0f} s; see who does with fuser",
+                f"gave up waiting to write to {self.path}: a program that takes no turns has it open"
+                f" ({holders_of(self.path)}); end its transaction, or do it again",
                 missing=[str(self.path)],
             ) from error
-        try:
-            yield db
-        except BaseException:
-            db.execute("ROLLBACK")
-            raise
-        db.execute("COMMIT")
 
     def append(
         self,
@@ -103,45 +223,70 @@ class Ledger:
         The same ``key`` again, or the same words of the same source, speaker and given time (``dated``), is the same
         observation; the same key with other words raises `CallError`.
         """
-        identity = _identity(text, source, speaker, role, observed[0], key, dated)
-        with self.change() as db:
-            if identity is not None:
-                known = db.execute("SELECT id, body FROM evidence WHERE identity = ?", (identity,)).fetchone()
-                if known is not None:
-                    if key is not None and known[1] is not None and _text(known[1]) != text:
-                        raise CallError(
-                            f"key {key!r} was given with other words before, e{known[0]}; give each text its own"
-                        )
-                    ids = [
-                        row[0] for row in db.execute("SELECT id FROM fact WHERE evidence = ? ORDER BY id", (known[0],))
-                    ]
-                    return Observed(known[0], tuple(ids), new=False)
-            cursor = db.execute(
-                "INSERT INTO evidence(body, source, speaker, role, observed, observed_s, told_s, identity, meta)"
-                " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-                (
-                    _body(text),
-                    source,
-                    speaker,
-                    role.value,
-                    *observed,
-                    self.wall(),
-                    identity,
-                    json.dumps(dict(meta)) if meta else None,
-                ),
-            )
-            evidence = cursor.lastrowid
-            assert evidence is not None
-            first = db.execute("SELECT coalesce(max(id), 0) + 1 FROM fact").fetchone()[0]
-            spans = statements(text)
-            db.executemany(
-                "INSERT INTO fact(id, evidence, start, stop, passage, text) VALUES (?, ?, ?, ?, ?, ?)",
-                [
-                    (first + at, evidence, start, stop, first + head, _body(text[start:stop]))
-                    for at, (start, stop, head) in enumerate(spans)
-                ],
-            )
-        return Observed(evidence, tuple(range(first, first + len(spans))))
+        told = Told.of(
+            text, source=source, speaker=speaker, role=role, observed=observed, key=key, dated=dated, meta=meta
+        )
+        return self.keep([told])[0]
+
+    def keep(self, told: Sequence[Told]) -> list[Observed]:
+        """Keep all of ``told`` in one transaction, or nothing of it; durable when this returns."""
+        inner: File | None = getattr(self._local, "writing", None)
+        if inner is not None:
+            return self._keep(inner, told)
+        if not told:
+            return []
+        return self._group.submit(told, until=time.monotonic() + self.deadline_s)
+
+    def _write(self, works: Sequence[Sequence[Told]], until: float) -> list[list[Observed] | BaseException]:
+        """What several threads want kept, in one transaction; what fails by itself fails alone."""
+        try:
+            results: list[list[Observed] | BaseException] = []
+            with self._transaction(until) as db:
+                for told in works:
+                    results.append(self._keep(db, told))
+            return results
+        except Exception as error:
+            if len(works) == 1:
+                return [error]
+            if not isinstance(error, CallError):
+                return [error] * len(works)
+        return [self._write([told], until)[0] for told in works]
+
+    def _keep(self, db: File, told: Sequence[Told]) -> list[Observed]:
+        now_s = self.wall()
+        fact = db.execute("SELECT coalesce(max(id), 0) + 1 FROM fact").fetchone()[0]
+        kept: list[Observed] = []
+        for each in told:
+            known = self._known(db, each)
+            if known is None:
+                evidence = db.execute(
+                    "INSERT INTO evidence(body, source, speaker, role, observed, observed_s, told_s, identity, meta)"
+                    " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+                    (*each.row[:6], now_s, *each.row[6:]),
+                ).lastrowid
+                assert evidence is not None
+                db.executemany(
+                    "INSERT INTO fact(id, evidence, start, stop, passage, text) VALUES (?, ?, ?, ?, ?, ?)",
+                    [
+                        (fact + at, evidence, start, stop, fact + head, body)
+                        for at, (start, stop, head, body) in enumerate(each.spans)
+                    ],
+                )
+                known = Observed(evidence, tuple(range(fact, fact + len(each.spans))))
+                fact += len(each.spans)
+            kept.append(known)
+        return kept
+
+    def _known(self, db: File, told: Told) -> Observed | None:
+        if told.identity is None:
+            return None
+        row = db.execute("SELECT id, body FROM evidence WHERE identity = ?", (told.identity,)).fetchone()
+        if row is None:
+            return None
+        if told.key is not None and row[1] is not None and row[1] != told.row[0]:
+            raise CallError(f"key {told.key!r} was given with other words before, e{row[0]}; give each text its own")
+        ids = [fact for (fact,) in db.execute("SELECT id FROM fact WHERE evidence = ? ORDER BY id", (row[0],))]
+        return Observed(row[0], tuple(ids), new=False)
 
     def facts(self, ids: Iterable[int]) -> dict[int, Fact]:
         """Return the facts that there are of ``ids``, without those that were purged."""
@@ -156,29 +301,23 @@ class Ledger:
 
     def evidence(self, number: int) -> Evidence | None:
         """Return a piece of evidence, or None where there is none, or no longer."""
-        row = (
-            self.connection()
-            .execute(
-                "SELECT id, body, source, speaker, role, observed, observed_s, identity, meta FROM evidence"
-                " WHERE id = ? AND body IS NOT NULL",
-                (number,),
-            )
-            .fetchone()
-        )
-        if row is None:
-            return None
-        key = row[7].removeprefix("k:") if row[7] and row[7].startswith("k:") else None
-        return Evidence(
-            row[0], _text(row[1]), row[2], row[3], Role(row[4]), row[5], row[6], key, json.loads(row[8] or "{}")
-        )
+        row = self.connection().execute(f"{_EVIDENCE} WHERE id = ? AND body IS NOT NULL", (number,)).fetchone()
+        return None if row is None else evidence_of(row)
 
     def close(self) -> None:
-        """Close all connections, of all threads."""
+        """Close all connections, of all threads. Twice is fine."""
         with self._lock:
-            for db in self._all:
+            self._closed = True
+            for db in list(self._connections):
                 db.close()
-            self._all.clear()
+            self._writer = None
         self._local = threading.local()
+        self._turns.close()
+
+    def _after_fork(self) -> None:
+        self._turns.close()  # the parent's stays as it is: it is another descriptor of the same open file
+        if not self._closed:
+            self._begin()
 
 
 def fact_of(row: Sequence[Any]) -> Fact:
@@ -189,7 +328,7 @@ def fact_of(row: Sequence[Any]) -> Fact:
         start=row[2],
         stop=row[3],
         passage=row[4],
-        text=_text(row[5]),
+        text=as_text(row[5]),
         speaker=row[6],
         role=Role(row[7]),
         source=row[8],
@@ -202,24 +341,20 @@ def fact_of(row: Sequence[Any]) -> Fact:
     )
 
 
-def _identity(
-    text: str, source: str, speaker: str, role: Role, observed: str, key: str | None, dated: bool
-) -> str | None:
-    if key is not None:
-        return f"k:{key}"
-    if not dated:
-        return None
-    parts = json.dumps([text, source, speaker, role.value, observed])
-    return "d:" + hashlib.sha256(parts.encode()).hexdigest()[:32]
+def evidence_of(row: Sequence[Any]) -> Evidence:
+    """Return the evidence in a row of its table."""
+    key = row[7].removeprefix("k:") if row[7] and row[7].startswith("k:") else None
+    return Evidence(
+        row[0], as_text(row[1]), row[2], row[3], Role(row[4]), row[5], row[6], key, json.loads(row[8] or "{}")
+    )
 
 
-def _body(text: str) -> str | bytes:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-8", "surrogatepass")
-    return text
+_ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()
 
 
-def _text(body: str | bytes) -> str:
-    return body if isinstance(body, str) else body.decode("utf-8", "surrogatepass")
+def _forked() -> None:
+    for each in list(_ledgers):
+        each._after_fork()
+
+
+os.register_at_fork(after_in_child=_forked)

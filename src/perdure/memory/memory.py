@@ -5,18 +5,23 @@ from __future__ import annotations
 import datetime as dt
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Final
 
 from perdure.errors import CallError
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
-from perdure.memory.spaces import folder_of
+from perdure.memory.spaces import folder_of, make_folder
+from perdure.memory.told import Told
+from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
+
+_ROLES: Final = frozenset(each.value for each in Role)
 
 
 class Memory:
@@ -31,7 +36,7 @@ class Memory:
     ) -> None:
         self.folder = folder_of(Path(root), space)
         self.space = space
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_folder(self.folder)
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
@@ -68,19 +73,22 @@ class Memory:
 
         Raises `CallError` for arguments that are no such things, `StorageFull` where the disk is full.
         """
-        if not isinstance(text, str):
-            raise CallError(f"what was told must be a string, not {type(text).__name__}")
-        observed = moment_of(at, now_s=self._wall())
-        return self._ledger.append(
-            text,
-            source=source,
-            speaker=speaker,
-            role=Role(role),
-            observed=observed,
-            key=key,
-            dated=at is not None,
-            meta=meta,
-        )
+        told = self._told(text, source=source, at=at, speaker=speaker, role=role, key=key, meta=meta)
+        return self._ledger.keep([told])[0]
+
+    def observe_many(self, items: Sequence[Mapping[str, object]]) -> list[Observed]:
+        """Keep many at once, in one transaction: all of them, or after an error none.
+
+        Each item has ``text`` and what else `observe` takes, by name. Raises `CallError` that names the first item
+        that cannot be kept.
+        """
+        told: list[Told] = []
+        for at, item in enumerate(items):
+            try:
+                told.append(self._told(**item))  # type: ignore[arg-type]
+            except (CallError, TypeError) as error:
+                raise CallError(f"item {at}: {error}", item=at) from error
+        return self._ledger.keep(told)
 
     def search(self, question: str, *, limit: int = 10, history: bool = False) -> list[Hit]:
         """Return the facts that fit a question best, the best first: those that hold now, or with ``history`` all."""
@@ -114,6 +122,40 @@ class Memory:
         if found is None:
             raise CallError(f"there is no evidence e{number} in space {self.space!r}")
         return found
+
+    def history(self, name: str | int) -> History:
+        """Return what replaces, repeats or contradicts a fact, and what it replaces, the oldest first."""
+        return history(self._ledger, self.fact(name).id)
+
+    def status(self) -> Status:
+        """Count what there is."""
+        return status(self._ledger)
+
+    def _told(
+        self,
+        text: str,
+        *,
+        source: str = "",
+        at: str | float | dt.datetime | None = None,
+        speaker: str = "",
+        role: Role | str = Role.USER,
+        key: str | None = None,
+        meta: Mapping[str, object] | None = None,
+    ) -> Told:
+        if not isinstance(text, str):
+            raise CallError(f"what was told must be a string, not {type(text).__name__}")
+        if role not in _ROLES:
+            raise CallError(f"{str(role)[:40]!r} is no role; it is one of {', '.join(Role)}")
+        return Told.of(
+            text,
+            source=source,
+            speaker=speaker,
+            role=Role(role),
+            observed=moment_of(at, now_s=self._wall()),
+            key=key,
+            dated=at is not None,
+            meta=meta,
+        )
 
     def _of_passage(self, passage: int) -> list[Fact]:
         ids = [

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
+import re
+from typing import Final
 
 from perdure.errors import CallError
 
-__all__ = ["moment_of"]
+__all__ = ["bounds_of", "moment_of"]
+
+_PARTIAL: Final = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?", re.ASCII)
 
 
 def moment_of(at: str | float | dt.datetime | None, *, now_s: float) -> tuple[str, float]:
@@ -33,3 +37,27 @@ def moment_of(at: str | float | dt.datetime | None, *, now_s: float) -> tuple[st
         return moment.isoformat(), moment.timestamp()
     except (ValueError, TypeError, OverflowError, OSError) as error:
         raise CallError(f"{str(at)[:60]!r} is no time; give ISO 8601, as 2023-05-08T13:56+02:00") from error
+
+
+def bounds_of(text: str | None) -> tuple[float, float] | None:
+    """Return the first and the last second (exclusive) of a time as exact as it is written; None for what is no time.
+
+    >>> bounds_of("1970-01"), bounds_of("1970-01-02T00:00:00+00:00"), bounds_of("soon")
+    ((0.0, 2678400.0), (86400.0, 86400.0), None)
+    """
+    found = _PARTIAL.fullmatch(text or "")
+    try:
+        if found is None:
+            moment = moment_of(text, now_s=0.0)[1] if text else None
+            return None if moment is None else (moment, moment)
+        year, month, day = int(found[1]), int(found[2] or 1), int(found[3] or 1)
+        first = dt.datetime(year, month, day, tzinfo=dt.UTC)
+        if found[3]:
+            after = first + dt.timedelta(days=1)
+        elif found[2]:
+            after = dt.datetime(year + month // 12, month % 12 + 1, 1, tzinfo=dt.UTC)
+        else:
+            after = dt.datetime(year + 1, 1, 1, tzinfo=dt.UTC)
+    except (ValueError, OverflowError):  # a day that there is not, a year past the last
+        return None
+    return first.timestamp(), after.timestamp()

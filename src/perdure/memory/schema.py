@@ -4,13 +4,24 @@
 `doctor` derives it again. ``fact.settled`` is 0 until rules have looked for what the fact replaces; ``fact.topic`` is
 NULL until it has been consolidated: the two together are the staging buffer. Purged rows stay, empty, so that an id is
 never given twice.
+
+The table ``space`` holds ``format``, ``id`` (which no other space has: what is made from the ledger notes it, and so
+knows whose it is) and a key ``purge:N`` for each purge that is not through. ``copy`` lists the backups and exports
+that were made, so that a purge finds them.
 """
 
 from __future__ import annotations
 
+import functools
+import os
+import secrets
+from pathlib import Path
 from typing import Final
 
-__all__ = ["FORMAT", "TABLES"]
+from perdure.errors import FormatRefused
+from perdure.memory.sqlite_files import File, connect, explained_sqlite, sync_folders
+
+__all__ = ["FORMAT", "TABLES", "check", "create"]
 
 FORMAT: Final = 1
 
@@ -81,5 +92,83 @@ CREATE TABLE topic(
   digest TEXT NOT NULL DEFAULT '', -- of the document as it was last written: another digest means an edit
   into_topic INTEGER
 );
+CREATE TABLE carried(
+  origin TEXT NOT NULL, -- the id of the space that it was imported from
+  kind TEXT NOT NULL, -- evidence, fact, topic, change, link
+  theirs INTEGER NOT NULL,
+  ours INTEGER NOT NULL,
+  PRIMARY KEY(origin, kind, theirs)
+) WITHOUT ROWID;
+CREATE TABLE copy(place TEXT PRIMARY KEY, kind TEXT NOT NULL, at_s REAL NOT NULL) WITHOUT ROWID;
 CREATE TABLE lease(name TEXT PRIMARY KEY, holder TEXT NOT NULL, until_s REAL NOT NULL) WITHOUT ROWID;
 """
+
+_NEW: Final = ".new-"
+
+
+def create(path: Path) -> None:
+    """Make an empty ledger at ``path``, durable, name and all. Only one process at a time may.
+
+    It appears whole or not at all, so that a ledger which is empty or lacks a table is always a damaged one.
+    """
+    temporary = path.with_name(f"{_NEW}{secrets.token_hex(8)}.db")
+    try:
+        db = connect(temporary, busy_s=0.0)
+        try:
+            db.execute("PRAGMA synchronous = FULL")
+            db.execute("BEGIN IMMEDIATE")
+            for statement in TABLES.split(";"):
+                db.execute(statement)
+            db.execute("INSERT INTO space VALUES ('format', ?), ('id', ?)", (str(FORMAT), secrets.token_hex(16)))
+            db.execute("COMMIT")
+            db.execute("PRAGMA journal_mode = WAL")
+        finally:
+            db.close()
+        with explained_sqlite(path):
+            os.chmod(temporary, 0o600)
+            os.rename(temporary, path)
+            sync_folders(path.parent)
+    finally:
+        for each in (temporary, Path(f"{temporary}-wal"), Path(f"{temporary}-shm"), Path(f"{temporary}-journal")):
+            each.unlink(missing_ok=True)
+
+
+def check(db: File) -> None:
+    """Refuse what is no ledger of this release: by its tables, and for anything that would run by itself.
+
+    Raises `FormatRefused` for another format.
+    """
+    file = str(db.path)
+    found = {(kind, name): sql for kind, name, sql in db.execute("SELECT type, name, sql FROM sqlite_master")}
+    if any(kind in ("trigger", "view") or "virtual" in (sql or "").lower() for (kind, _), sql in found.items()):
+        raise FormatRefused(
+            f"{file} holds triggers, views or virtual tables, as no ledger does; do not use it", file=file
+        )
+    if ("table", "space") not in found:
+        raise FormatRefused(f"{file} is the SQLite file of something else; move it away", file=file)
+    row = db.execute("SELECT value FROM space WHERE key = 'format'").fetchone()
+    if row is None or row[0] != str(FORMAT):
+        have = str(row and row[0])[:20]
+        raise FormatRefused(
+            f"{file} has format {have}; this release reads format {FORMAT}: use the release that wrote it", file=file
+        )
+    for name, columns in _columns(db, [name for kind, name in found if kind == "table"]).items():
+        if not columns >= _wanted().get(name, set()):
+            raise FormatRefused(f"{file} lacks columns of the table {name}; put a backup in its place", file=file)
+    missing = sorted(_wanted().keys() - {name for kind, name in found if kind == "table"})
+    if missing:
+        raise FormatRefused(f"{file} lacks the tables {', '.join(missing)}; put a backup in its place", file=file)
+
+
+def _columns(db: File, tables: list[str]) -> dict[str, set[str]]:
+    return {name: {row[0] for row in db.execute("SELECT name FROM pragma_table_info(?)", (name,))} for name in tables}
+
+
+@functools.cache
+def _wanted() -> dict[str, set[str]]:
+    """The tables and their columns, as SQLite reads `TABLES`."""
+    db = connect(Path(":memory:"), busy_s=0.0)
+    for statement in TABLES.split(";"):
+        db.execute(statement)
+    names = [row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    return _columns(db, names)

@@ -8,8 +8,9 @@ from typing import Final
 from urllib.parse import quote, unquote
 
 from perdure.errors import CallError
+from perdure.store.refusals import explained
 
-__all__ = ["folder_of", "spaces_in"]
+__all__ = ["folder_of", "make_folder", "spaces_in"]
 
 _LONGEST: Final = 200
 
@@ -42,6 +43,16 @@ def folder_of(root: Path, space: str) -> Path:
             f"the name of a space may take {_LONGEST} characters when encoded; this one takes {len(encoded)}"
         )
     return root / encoded
+
+
+def make_folder(folder: Path) -> None:
+    """Make the folder of a space, which only this user may enter.
+
+    Raises `perdure.errors.StorageError` where it cannot be made.
+    """
+    with explained(str(folder), "make"):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, exist_ok=True)
 
 
 def spaces_in(root: Path) -> list[str]:

@@ -1,0 +1,118 @@
+"""A forked child gets rid of the SQLite connections of its parent before it opens any of its own.
+
+Theory. SQLite notes in the process which locks it holds on a file, and a child inherits the notes but not the locks
+(POSIX). A connection that the child opens beside an inherited one would believe itself protected, and lose what it
+commits when the parent closes. So in the child every inherited connection is closed first, which is harmless while it
+is idle: the child holds no lock of its own, and the locks of the parent make it leave the files as they are. To be
+idle, all connections are brought to rest for the moment of the fork: calls that have begun end, transactions end, no
+other begins. What does not come to rest within a second (the thread that forks is in the middle of a change, or a long
+read runs) makes the file one that the child may not open: it is told so.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import sqlite3
+import threading
+import time
+import weakref
+from typing import Final, Protocol
+
+__all__ = ["Call", "enrol", "is_barred"]
+
+_REST_S: Final = 1.0
+
+
+class Guarded(Protocol):
+    """What is brought to rest: a connection with the count of the calls that it is in."""
+
+    calls: int
+    where: str
+    abandoned: bool
+
+    @property
+    def in_transaction(self) -> bool: ...
+
+    def close(self) -> None: ...
+
+
+_enrolled: weakref.WeakSet[Guarded] = weakref.WeakSet()
+_open = threading.Event()
+_open.set()
+_barred: set[str] = set()
+
+
+class Call:
+    """Around a call of SQLite: waits while a fork is on its way, and is waited for by one."""
+
+    __slots__ = ("_db",)
+
+    def __init__(self, db: Guarded) -> None:
+        self._db = db
+
+    def __enter__(self) -> None:
+        db = self._db
+        db.calls += 1
+        if not _open.is_set() and db.calls == 1 and not db.in_transaction:
+            db.calls -= 1
+            _open.wait(2 * _REST_S)
+            db.calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        self._db.calls -= 1
+
+
+def enrol(db: Guarded) -> None:
+    """Bring ``db`` to rest when the process forks."""
+    _enrolled.add(db)
+
+
+def is_barred(path: str) -> bool:
+    """Whether this process was forked while ``path`` was in use, and must not open it."""
+    return path in _barred
+
+
+def _before() -> None:
+    _open.clear()
+    until = time.monotonic() + _REST_S
+    while any(db.calls or db.in_transaction for db in list(_enrolled)) and time.monotonic() < until:
+        time.sleep(1e-4)
+
+
+def _in_parent() -> None:
+    _open.set()
+
+
+def _in_child() -> None:
+    global _open
+    _open = threading.Event()
+    _open.set()
+    inherited = list(_enrolled)
+    _enrolled.clear()
+    for each in gc.get_objects() if inherited else []:
+        if isinstance(each, sqlite3.Cursor) and getattr(each.connection, "calls", 1) == 0:
+            with contextlib.suppress(sqlite3.Error):  # of another thread of the parent: nobody reads on
+                each.close()
+    for db in inherited:
+        if db.calls or db.in_transaction:
+            db.abandoned = True
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))  # never closed, not even at the end
+        else:
+            with contextlib.suppress(sqlite3.Error):
+                db.close()
+    left = _files_open() if inherited else set()
+    _barred.update(db.where for db in inherited if db.where in left)
+
+
+def _files_open() -> set[str]:
+    found: set[str] = set()
+    for fd in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(OSError):
+            found.add(os.readlink(f"/proc/self/fd/{fd}"))
+    return found
+
+
+os.register_at_fork(before=_before, after_in_parent=_in_parent, after_in_child=_in_child)
