@@ -22,7 +22,7 @@ from perdure.errors import BlobCorrupt, BlobMissing, CallError, DeadlineExceeded
 from perdure.memory.group_commit import GroupCommit
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
 from perdure.memory.schema import check, create
-from perdure.memory.sqlite_files import File, Held, check_plain, connect, explained_sqlite, holders_of, sync_folders
+from perdure.memory.sqlite_files import File, Held, check_plain, connect, cut_log, explained_sqlite, holders_of, sync_folders
 from perdure.memory.told import Told, as_body, as_text
 from perdure.memory.turns import Turns
 
@@ -167,11 +167,24 @@ class Ledger:
             self._group.follow()
 
     @contextmanager
-    def _transaction(self, until: float) -> Iterator[File]:
+    def _alone(self, until: float) -> Iterator[File]:
+        """The connection that writes, with nobody else writing."""
+        if not self._group.lead(until=until):
+            raise DeadlineExceeded(
+                f"another thread of this process has been writing to {self.path} all the time; do it again",
+                missing=[str(self.path)],
+            )
+        try:
+            with self._turn(until) as db:
+                yield db
+        finally:
+            self._group.follow()
+
+    @contextmanager
+    def _turn(self, until: float) -> Iterator[File]:
         """By who leads only."""
         if self._writer is None:
             self._writer = self._connect()
-        db = self._writer
         self._turns.take(until)
         try:
             if self._inode_now() != self._inode:
@@ -179,6 +192,14 @@ class Ledger:
                     f"{self.path} was taken away or replaced while it was open; put it back, and open it again",
                     file=str(self.path),
                 )
+            yield self._writer
+        finally:
+            self._turns.give()
+
+    @contextmanager
+    def _transaction(self, until: float) -> Iterator[File]:
+        """By who leads only."""
+        with self._turn(until) as db:
             self._start(db, until)
             try:
                 yield db
@@ -187,8 +208,6 @@ class Ledger:
                 if db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
-        finally:
-            self._turns.give()
 
     def _inode_now(self) -> int:
         try:
@@ -303,6 +322,16 @@ class Ledger:
         """Return a piece of evidence, or None where there is none, or no longer."""
         row = self.connection().execute(f"{_EVIDENCE} WHERE id = ? AND body IS NOT NULL", (number,)).fetchone()
         return None if row is None else evidence_of(row)
+
+    def compact(self, *, vacuum: bool, until: float) -> None:
+        """Cut the write-ahead log to nothing, and with ``vacuum`` write the whole file anew, without what was deleted.
+
+        Raises `DeadlineExceeded` where readers or writers do not let go by ``until`` (`time.monotonic`).
+        """
+        with self._alone(until) as db:
+            if vacuum:
+                db.execute("VACUUM")
+            cut_log(db, until=until)
 
     def close(self) -> None:
         """Close all connections, of all threads. Twice is fine."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import sqlite3
 import threading
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
@@ -107,6 +108,27 @@ class LexicalIndex:
                 (last,),
             )
             self._db.executemany("INSERT INTO passage(rowid, body) VALUES (?, ?)", rows)
+            self._db.execute("COMMIT")
+
+    def drop(self, passages: Sequence[int]) -> None:
+        """Take passages out, or what was forgotten of them; no byte of it stays."""
+        self.catch_up()
+        with self._lock:
+            self._db.execute("PRAGMA secure_delete = ON")
+            self._db.execute("BEGIN IMMEDIATE")
+            for passage in passages:
+                self._db.execute("DELETE FROM passage WHERE rowid = ?", (passage,))
+                body = (
+                    self.ledger.connection()
+                    .execute(
+                        "SELECT group_concat(text, ' ') FROM"
+                        " (SELECT text FROM fact WHERE passage = ? AND state <> 'forgotten' ORDER BY id)",
+                        (passage,),
+                    )
+                    .fetchone()[0]
+                )
+                self._db.execute("INSERT INTO passage(rowid, body) VALUES (?, ?)", (passage, body or ""))
+            self._db.execute("INSERT INTO passage(passage) VALUES ('optimize')")
             self._db.execute("COMMIT")
 
     def search(self, question: str, *, limit: int) -> list[tuple[int, float]]:

@@ -8,9 +8,14 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Final
+from typing import Final, Literal
 
 from perdure.errors import CallError
+from perdure.memory.backup import backup
+from perdure.memory.doctor import Finding, examine, examine_index
+from perdure.memory.exporting import export
+from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
+from perdure.memory.importing import Imported, import_
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
@@ -40,6 +45,7 @@ class Memory:
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
+        resume_purges(self._ledger, derived=self._derived())
 
     def __enter__(self) -> Memory:
         return self
@@ -126,6 +132,58 @@ class Memory:
     def history(self, name: str | int) -> History:
         """Return what replaces, repeats or contradicts a fact, and what it replaces, the oldest first."""
         return history(self._ledger, self.fact(name).id)
+
+    def forget(
+        self,
+        *,
+        fact: str | int | None = None,
+        evidence: str | int | None = None,
+        topic: str | int | None = None,
+        source: str | None = None,
+        speaker: str | None = None,
+        mode: Literal["tombstone", "purge"] = "tombstone",
+        reason: str = "",
+    ) -> Receipt:
+        """Forget one thing: no search finds it any more (tombstone), or no byte of it is left (purge, for good).
+
+        The receipt of a purge says what was looked through, and under ``left`` what a person has to see to.
+        Raises `CallError` where there is no such thing, `perdure.errors.DeadlineExceeded` where a reader holds on to
+        old copies; the purge is finished then when the memory is opened next.
+        """
+        target = Target(
+            fact=None if fact is None else number_of(fact, "f"),
+            evidence=None if evidence is None else number_of(evidence, "e"),
+            topic=None if topic is None else number_of(topic, "t"),
+            source=source,
+            speaker=speaker,
+        )
+        return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived())
+
+    def backup(self, to: str | os.PathLike[str] | None = None) -> str:
+        """Copy the space to a new file (or the URL of a store) while others write; return where it is.
+
+        Raises `CallError` where the file exists, `perdure.errors.StorageFull`.
+        """
+        return backup(self._ledger, to)
+
+    def export(self, to: str | os.PathLike[str]) -> int:
+        """Write the space as JSON lines to a new file; return how many lines it has."""
+        return export(self._ledger, to)
+
+    def import_(self, file: str | os.PathLike[str]) -> Imported:
+        """Take in an export, beside what is there. The same again adds nothing.
+
+        Raises `perdure.errors.FormatRefused` for a file that is no whole export; nothing is taken in then.
+        """
+        return import_(self._ledger, file)
+
+    def doctor(self, *, repair: bool = False) -> list[Finding]:
+        """Examine the space; with ``repair`` also make right again what is made from the ledger."""
+        checks = (lambda ledger: examine_index(ledger, self.folder / "index.db"),)
+        return examine(self._ledger, checks=checks, repair=repair, derived=self._derived())
+
+    def _derived(self) -> Derived:
+        return Derived(index=self._index.drop)
 
     def status(self) -> Status:
         """Count what there is."""

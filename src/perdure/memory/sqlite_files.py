@@ -15,6 +15,7 @@ import errno
 import os
 import sqlite3
 import stat
+import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,7 +25,7 @@ from perdure.errors import BlobCorrupt, CallError, DeadlineExceeded, FormatRefus
 from perdure.memory.forks import Call, enrol, is_barred
 from perdure.store.refusals import explain as explain_errno
 
-__all__ = ["File", "Held", "check_plain", "connect", "explained_sqlite", "holders_of", "sync_folders"]
+__all__ = ["File", "Held", "check_plain", "connect", "cut_log", "explained_sqlite", "holders_of", "sync_folders"]
 
 _LONGEST_BYTES: Final = 1_000_000_000
 _SHOWN: Final = 4
@@ -149,6 +150,21 @@ def explained_sqlite(path: Path) -> Iterator[None]:
         raise told from error
     except OSError as error:
         raise explain_errno(error, str(path), "use") from error
+
+
+def cut_log(db: File, *, until: float) -> None:
+    """Carry the write-ahead log of ``db`` over and cut it to nothing.
+
+    Raises `DeadlineExceeded` where a reader still needs it at the moment ``until`` of `time.monotonic`.
+    """
+    while db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0]:
+        if time.monotonic() >= until:
+            raise DeadlineExceeded(
+                f"what was taken out is still in {db.path}-wal, which {holders_of(db.path)} or a reader of this process"
+                " needs; let it finish and open the memory again, which does the rest",
+                missing=[f"{db.path}-wal"],
+            )
+        time.sleep(0.01)
 
 
 def holders_of(path: Path) -> str:
