@@ -42,7 +42,11 @@ def found(memory: Memory, question: str, **options: Any) -> list[str]:
 
 def test_a_file_is_created_viewed_edited_renamed_and_deleted(tool: MemoryTool, memory: Memory) -> None:
     assert do(tool, "create", file_text="# Anna\nAnna lives in Porto.\nShe likes tea.\n").endswith("/memories/a.md")
-    assert do(tool, "view").splitlines()[1:] == ["     1\t# Anna", "     2\tAnna lives in Porto.", "     3\tShe likes tea."]
+    assert do(tool, "view").splitlines()[1:] == [
+        "     1\t# Anna",
+        "     2\tAnna lives in Porto.",
+        "     3\tShe likes tea.",
+    ]
     assert do(tool, "view", view_range=[2, 2]).splitlines()[1:] == ["     2\tAnna lives in Porto."]
     assert "2\tAnna lives in Lisbon." in do(tool, "str_replace", old_str="Porto", new_str="Lisbon")
     do(tool, "insert", insert_line=1, insert_text="She is a doctor.")

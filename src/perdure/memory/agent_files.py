@@ -140,7 +140,13 @@ class AgentFiles:
         return version
 
     def _tell(
-        self, db: File, name: str, before: Version | None, text: str, pieces: list[Piece | None] | None, op: str = "save"
+        self,
+        db: File,
+        name: str,
+        before: Version | None,
+        text: str,
+        pieces: list[Piece | None] | None,
+        op: str = "save",
     ) -> tuple[int, ...]:
         """Keep the next version; None among pieces (or no pieces) stands for the text that is told with it."""
         number = 1 if before is None else before.number + 1
@@ -247,11 +253,7 @@ def _widened(text: str, spots: Sequence[_Spot], start: int, stop: int) -> tuple[
             if last == first or text[last - 1] != "\n":
                 end = text.find("\n", last)
                 last = len(text) if end == -1 else end + 1
-        cut = [
-            each
-            for each in spots
-            if (each.start < first < each.stop) or (each.start < last < each.stop)
-        ]
+        cut = [each for each in spots if (each.start < first < each.stop) or (each.start < last < each.stop)]
         if not cut:
             return first, last
         first = min(first, *(each.start for each in cut))

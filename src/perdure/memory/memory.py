@@ -14,7 +14,7 @@ from perdure.errors import CallError
 from perdure.memory.backup import backup
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.exporting import export
-from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
+from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges, selected
 from perdure.memory.importing import Imported, import_
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
@@ -158,6 +158,25 @@ class Memory:
             speaker=speaker,
         )
         return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived())
+
+    def would_forget(
+        self,
+        *,
+        fact: str | int | None = None,
+        evidence: str | int | None = None,
+        topic: str | int | None = None,
+        source: str | None = None,
+        speaker: str | None = None,
+    ) -> list[Fact]:
+        """Return the facts that `forget` would forget."""
+        target = Target(
+            fact=None if fact is None else number_of(fact, "f"),
+            evidence=None if evidence is None else number_of(evidence, "e"),
+            topic=None if topic is None else number_of(topic, "t"),
+            source=source,
+            speaker=speaker,
+        )
+        return list(self._ledger.facts(sorted(selected(self._ledger.connection(), target)[0])).values())
 
     def backup(self, to: str | os.PathLike[str] | None = None) -> str:
         """Copy the space to a new file (or the URL of a store) while others write; return where it is.

@@ -12,11 +12,12 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.errors import CallError, PerdureError
-from perdure.memory import Evidence, Fact, Hit, Memory, Role
+from perdure.memory import Memory, Role
 from perdure.memory.agent_files import KEYS
 from perdure.memory.memory_tool import COMMANDS, MemoryTool
+from perdure.memory.plain import plain, unicode_of
 
-__all__ = ["INSTRUCTIONS", "MOST_BYTES", "Param", "Tool", "Toolbox", "plain"]
+__all__ = ["INSTRUCTIONS", "MOST_BYTES", "Param", "Tool", "Toolbox", "bounded"]
 
 INSTRUCTIONS: Final = (
     "A long-term memory. observe keeps what it is told word for word; search and ask find what holds now; history and "
@@ -82,7 +83,9 @@ class Tool:
         kinds: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "array": list}
         strange = sorted(set(given) - set(self.params))
         if strange:
-            raise CallError(f"{self.name} has no argument {plain(strange[0])[:40]!r}; it has {', '.join(self.params)}")
+            raise CallError(
+                f"{self.name} has no argument {unicode_of(strange[0])[:40]!r}; it has {', '.join(self.params)}"
+            )
         found = {}
         for name, param in self.params.items():
             value = given.get(name)
@@ -119,12 +122,12 @@ class Toolbox:
         """Carry out a call. Raises `PerdureError` in words that name no place of this machine."""
         tool = self.tools.get(name)
         if tool is None:
-            raise CallError(f"there is no tool {plain(name)[:40]!r}; there are {', '.join(self.tools)}")
+            raise CallError(f"there is no tool {unicode_of(name)[:40]!r}; there are {', '.join(self.tools)}")
         try:
             return bounded(tool.run(**tool.checked(arguments)))
         except PerdureError as error:
             folder = self._memory.folder
-            said = plain(str(error)).replace(str(folder), "the memory").replace(str(folder.parent), "the memory")
+            said = unicode_of(str(error)).replace(str(folder), "the memory").replace(str(folder.parent), "the memory")
             raise type(error)(said) from error
 
     def _observe_tool(self) -> Tool:
@@ -161,7 +164,8 @@ class Toolbox:
         if key is not None and key.startswith(KEYS):
             raise CallError(f"keys that begin with {KEYS} are the memory tool's; give another")
         done = self._memory.observe(text, source=source, at=at, speaker=speaker, role=Role(role), key=key)
-        return {"evidence": done.name, "facts": [f"f{each}" for each in done.facts], "new": done.new}
+        found: dict[str, Any] = plain(done)
+        return found
 
     def _memory_tool(self) -> Tool:
         reads = "" if self._writes else " This server lets you view only."
@@ -178,13 +182,15 @@ class Toolbox:
                 "file_text": Param(kind="string", words="of create: the text of the file"),
                 "old_str": Param(kind="string", words="of str_replace: words that are there once"),
                 "new_str": Param(kind="string", words="of str_replace: what stands there then"),
-                "insert_line": Param(kind="integer", words="of insert: after which line (0: first)", least=0, most=10**9),
+                "insert_line": Param(
+                    kind="integer", words="of insert: after which line (0: first)", least=0, most=10**9
+                ),
                 "insert_text": Param(kind="string", words="of insert: the lines to add"),
                 "old_path": Param(kind="string", words="of rename", most=1024),
                 "new_path": Param(kind="string", words="of rename", most=1024),
                 "view_range": Param(kind="array", words="of view: first and last line, as [1, 20]"),
             },
-            run=lambda **given: {"answer": plain(self._files.handle(given))},
+            run=lambda **given: {"answer": unicode_of(self._files.handle(given))},
             reads_only=not self._writes,
             destructive=False,
             idempotent=False,
@@ -218,7 +224,9 @@ class Toolbox:
                 title="What was told",
                 words="The words from which a fact was taken, whole or a part of them, and who told them when.",
                 params={
-                    "id": Param(kind="string", words="e12, or f12 for what a fact was taken from", required=True, most=24),
+                    "id": Param(
+                        kind="string", words="e12, or f12 for what a fact was taken from", required=True, most=24
+                    ),
                     "start": Param(kind="integer", words="from which character (0)", least=0, most=1 << 40),
                     "length": Param(kind="integer", words="how many (4000)", least=1, most=_MOST_WINDOW),
                 },
@@ -234,33 +242,71 @@ class Toolbox:
         )
 
     def _search(self, question: str, limit: int = 10, history: bool = False) -> dict[str, Any]:
-        return {"facts": [hit_of(each) for each in self._memory.search(question, limit=limit, history=history)]}
+        return {"facts": plain(self._memory.search(question, limit=limit, history=history))}
 
     def _ask(self, question: str) -> dict[str, Any]:
-        answer = self._memory.ask(question)
-        return {
-            "answer": plain(answer.text),
-            "by": answer.by,
-            "note": answer.note,
-            "facts": [hit_of(each) for each in answer.hits],
-        }
+        found: dict[str, Any] = plain(self._memory.ask(question))
+        return found
 
     def _evidence(self, id: str, start: int = 0, length: int = 4000) -> dict[str, Any]:
-        found = self._memory.fact(id).evidence if id.strip().removeprefix("^").startswith("f") else id
-        return evidence_of(self._memory.evidence(found), start, length)
+        number = self._memory.fact(id).evidence if id.strip().removeprefix("^").startswith("f") else id
+        evidence = self._memory.evidence(number)
+        found: dict[str, Any] = plain(evidence)
+        part = evidence.text[start : start + length]
+        return found | {"text": plain(part), "start": start, "stop": start + len(part), "length": len(evidence.text)}
 
     def _history(self, id: str) -> dict[str, Any]:
-        found = self._memory.history(id)
-        return {
-            "facts": [fact_of(each) for each in found.facts],
-            "links": [
-                {
-                    "fact": f"f{each.fact}",
-                    "kind": each.kind.value,
-                    "other": f"f{each.other}",
-                    "reason": plain(each.reason),
-                    "change": f"c{each.change}",
-                }
-                for each in found.links
-            ],
-        }
+        found: dict[str, Any] = plain(self._memory.history(id))
+        return found
+
+    def _forget_tool(self) -> Tool:
+        return Tool(
+            name="forget",
+            title="Forget",
+            words="Let a fact (and what says the same), or all that was told at once, be recalled no more. The words "
+            "stay in the ledger, and a person can take it back.",
+            params={
+                "id": Param(kind="string", words="f12, or e12 for all of it", required=True, most=24),
+                "reason": Param(kind="string", words="why", most=300),
+            },
+            run=self._forget,
+            reads_only=False,
+            destructive=True,
+        )
+
+    def _forget(self, id: str, reason: str = "") -> dict[str, Any]:
+        letter = id.strip().removeprefix("^")[:1]
+        if letter not in ("f", "e"):
+            raise CallError("give the id of a fact, f12, or of evidence, e12")
+        what = "fact" if letter == "f" else "evidence"
+        receipt = self._memory.forget(**{what: id}, reason=f"over MCP: {reason}" if reason else "over MCP")  # type: ignore[arg-type]
+        return {"change": f"c{receipt.change}", "facts": [f"f{each}" for each in receipt.facts]}
+
+
+def bounded(answer: dict[str, Any]) -> dict[str, Any]:
+    """``answer`` in at most about `MOST_BYTES`: long texts are cut, then the last facts left out, and it says so.
+
+    >>> bounded({"facts": [{"text": "a"}]})
+    {'facts': [{'text': 'a'}]}
+    """
+    for most in (None, _MOST_TEXT, 500):
+        cut = answer if most is None else _cut(answer, most)
+        if _size(cut) <= MOST_BYTES:
+            return cut
+    facts = list(cut.get("facts", ()))
+    while facts and _size(cut | {"facts": facts}) > MOST_BYTES:
+        facts.pop()
+    left = len(cut.get("facts", ())) - len(facts)
+    return cut | {"facts": facts, "left_out": f"{left} facts; ask for fewer, or read one by its id"}
+
+
+def _cut(value: Any, most: int) -> Any:
+    if isinstance(value, str) and len(value) > most:
+        return f"{value[:most]}... ({len(value) - most} more characters; see evidence)"
+    if isinstance(value, dict):
+        return {key: _cut(each, most) for key, each in value.items()}
+    return [_cut(each, most) for each in value] if isinstance(value, list) else value
+
+
+def _size(value: Any) -> int:
+    return len(json.dumps(value, ensure_ascii=False).encode())
