@@ -30,14 +30,13 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(found)
         return 0
-    bound = {each.id: [] for each in found.facts}  # type: dict[int, list[str]]
+    bound: dict[int, list[str]] = {each.id: [] for each in found.facts}
     for link in found.links:
         why = f" ({in_one_line(link.reason)})" if link.reason else ""
         bound.get(link.fact, []).append(f"{link.kind.value} f{link.other}{why}")
-    rows = [
-        (each.name, each.text, each.speaker or each.role.value, each.since or each.observed[:10], each.state.value)
-        + ("; ".join(bound[each.id]),)
-        for each in found.facts
-    ]
+    rows = []
+    for each in found.facts:
+        who, since = each.speaker or each.role.value, each.since or each.observed[:10]
+        rows.append((each.name, each.text, who, since, each.state.value, "; ".join(bound[each.id])))
     print_table(("id", "fact", "who", "since", "state", "why"), rows)
     return 0

@@ -303,8 +303,8 @@ def _replace(db: File, now_s: float, gone: Sequence[_Spot], new: Sequence[int], 
             (by, each.fact, why[:300], change),
         )
         db.execute(
-            "UPDATE fact SET state = 'superseded', until = coalesce(until, (SELECT e.observed FROM evidence e JOIN fact f"
-            " ON f.evidence = e.id WHERE f.id = ?)) WHERE id = ?",
+            "UPDATE fact SET state = 'superseded', until = coalesce(until, (SELECT e.observed FROM evidence e"
+            " JOIN fact f ON f.evidence = e.id WHERE f.id = ?)) WHERE id = ?",
             (by, each.fact),
         )
 

@@ -16,7 +16,6 @@ from typing import Any
 
 import httpx
 import httpx2
-import pytest
 from mcp import Client, StdioServerParameters
 from mcp.client.streamable_http import streamable_http_client
 

@@ -105,7 +105,7 @@ class Tool:
 
 
 class Toolbox:
-    """The tools over ``memory``. ``writes``: with observe and the files of the memory tool; ``forgets``: with forget."""
+    """The tools over ``memory``. ``writes``: observe, and the files of the memory tool; ``forgets``: forget."""
 
     def __init__(self, memory: Memory, *, writes: bool = True, forgets: bool = False) -> None:
         self._memory = memory
