@@ -45,7 +45,9 @@ def everything(memory: Memory) -> dict[str, list[Any]]:
         "change": "id, kind, by, outcome, at_s, note, undoes, plan",
         "topic": "id, title, aliases, summary, into_topic",
     }
-    return {name: db.execute(f"SELECT {columns} FROM {name} ORDER BY id").fetchall() for name, columns in tables.items()}
+    return {
+        name: db.execute(f"SELECT {columns} FROM {name} ORDER BY id").fetchall() for name, columns in tables.items()
+    }
 
 
 def test_an_export_taken_into_an_empty_space_is_the_same_with_the_same_ids(tmp_path: Path) -> None:
@@ -97,7 +99,7 @@ def test_an_import_that_was_interrupted_adds_the_rest(tmp_path: Path, monkeypatc
             patch.setattr(importing._Taking, "_link", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
                 other.import_(tmp_path / "out.jsonl")
-        assert 0 < other.status().evidence
+        assert other.status().evidence > 0
         other.import_(tmp_path / "out.jsonl")
         assert everything(other) == everything(one)
 

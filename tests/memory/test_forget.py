@@ -127,7 +127,9 @@ def test_notes_plans_and_titles_that_repeat_it_go_with_it(tmp_path: Path) -> Non
         memory.observe(SECRET)
         memory.observe("The weather is fine.")
         with memory._ledger.change() as db:
-            db.execute("INSERT INTO topic(title, summary) VALUES (?, ?)", (SECRET[:30], "all about the weather is fine"))
+            db.execute(
+                "INSERT INTO topic(title, summary) VALUES (?, ?)", (SECRET[:30], "all about the weather is fine")
+            )
             db.execute(
                 "INSERT INTO change(kind, by, outcome, at_s, note, plan) VALUES ('settle', 'rules', 'ok', 0, '', ?)",
                 (json.dumps({"says": SECRET}),),
@@ -163,7 +165,14 @@ def test_what_others_said_as_well_is_shown_when_what_stood_for_it_is_forgotten(t
 
 def test_forgetting_names_exactly_one_thing_that_there_is(tmp_path: Path) -> None:
     with Memory(tmp_path) as memory:
-        for wrong in ({}, {"fact": 1, "source": "x"}, {"fact": 1}, {"evidence": 7}, {"topic": 2}, {"speaker": "nobody"}):
+        for wrong in (
+            {},
+            {"fact": 1, "source": "x"},
+            {"fact": 1},
+            {"evidence": 7},
+            {"topic": 2},
+            {"speaker": "nobody"},
+        ):
             with pytest.raises(CallError):
                 memory.forget(**wrong)  # type: ignore[arg-type]
         memory.observe("x")
@@ -199,8 +208,6 @@ def test_a_purge_that_is_killed_anywhere_is_finished_at_the_next_opening(
             check_gone(root, SECRET)
             assert memory.search("something")
             assert memory.doctor() == []
-
-
 
 
 def test_a_reader_that_holds_on_is_waited_for_and_then_told(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""The ledger by one process: kept at once, once, by any thread; what lies in its place by mistake is refused by name."""
+"""The ledger by one process: kept at once, once, by any thread; what is no ledger is refused by name."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_threads_that_wait_share_one_commit(tmp_path: Path) -> None:
     with ledger.change():
         for each in crowd:
             each.start()
-        while len(ledger._group._waiting) < 20:
+        while ledger._group.waiting() < 20:
             time.sleep(0.001)
     for each in crowd:
         each.join(30)
@@ -100,7 +100,7 @@ def test_of_threads_that_share_a_commit_only_the_one_that_erred_is_told_so(tmp_p
     with ledger.change():
         for each in crowd:
             each.start()
-        while len(ledger._group._waiting) < 6:
+        while ledger._group.waiting() < 6:
             time.sleep(0.001)
     for each in crowd:
         each.join(30)
@@ -111,10 +111,15 @@ def test_of_threads_that_share_a_commit_only_the_one_that_erred_is_told_so(tmp_p
 
 def test_what_is_told_within_a_change_goes_with_it(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "ledger.db")
-    with pytest.raises(RuntimeError), ledger.change():
-        ledger.keep([told("lost with it")])
-        assert texts(ledger) == ["lost with it"]
-        raise RuntimeError
+
+    def fail() -> None:
+        with ledger.change():
+            ledger.keep([told("lost with it")])
+            assert texts(ledger) == ["lost with it"]
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        fail()
     assert texts(ledger) == []
     with ledger.change(), ledger.change():
         ledger.keep([told("kept")])
@@ -244,6 +249,13 @@ def cut(path: Path) -> None:
     os.truncate(path, 3 * 4096)
 
 
+def use(path: Path) -> None:
+    ledger = Ledger(path, deadline_s=1.0)
+    texts(ledger)
+    ledger.facts(range(1, 400))
+    ledger.keep([told("x")])
+
+
 @pytest.mark.parametrize(
     ("make", "kind"),
     [
@@ -266,11 +278,7 @@ def test_what_is_no_ledger_is_refused_by_name_and_left_as_it_is(
     path = tmp_path / "ledger.db"
     make(path)  # type: ignore[operator]
     with pytest.raises(kind) as caught:
-        ledger = Ledger(path, deadline_s=1.0)
-        texts(ledger)
-        for _ in ledger.facts(range(1, 400)):
-            pass
-        ledger.keep([told("x")])
+        use(path)
     assert str(path) in str(caught.value)
     assert ";" in str(caught.value)
 
@@ -320,16 +328,21 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     yield from mounted(tmp_path / "small", "size=1m")
 
 
+def tell_until_full(memory: Memory) -> int:
+    for number in range(10_000):
+        try:
+            memory.observe(f"number {number} " + "word " * 200, key=str(number))
+        except StorageFull:
+            return number
+    raise AssertionError("it was never full")
+
+
 def test_a_really_full_disk_keeps_what_was_acknowledged_and_goes_on_when_there_is_room(small_disk: Path) -> None:
     (small_disk / "in the way").write_bytes(bytes(300 << 10))
     with Memory(small_disk) as memory:
-        kept = 0
-        with pytest.raises(StorageFull, match="make room"):
-            while True:
-                memory.observe(f"number {kept} " + "word " * 200, key=str(kept))
-                kept += 1
+        kept = tell_until_full(memory)
         assert kept > 5
-        with pytest.raises(StorageFull):
+        with pytest.raises(StorageFull, match="make room"):
             memory.observe("word " * 4000)
         assert memory.status().evidence == kept
         (small_disk / "in the way").unlink()
@@ -369,3 +382,46 @@ def test_a_long_text_has_no_cap(tmp_path: Path) -> None:
         done = memory.observe(text)
         assert memory.evidence(done.evidence).text == text
         assert len(done.facts) == 200_000
+
+
+def test_a_memory_that_is_closed_under_its_threads_tells_them_so(tmp_path: Path) -> None:
+    memory = Memory(tmp_path)
+    ended: list[BaseException] = []
+
+    def tell(name: str) -> None:
+        try:
+            for number in range(100_000):
+                memory.observe(f"{name} {number}")
+                memory.status()
+        except BaseException as error:
+            ended.append(error)
+
+    crowd = [threading.Thread(target=tell, args=(f"t{each}",)) for each in range(4)]
+    for each in crowd:
+        each.start()
+    time.sleep(0.2)
+    memory.close()
+    for each in crowd:
+        each.join(30)
+    assert [type(each) for each in ended] == [CallError] * 4
+
+
+def test_a_thread_that_writes_all_the_time_does_not_starve_another(tmp_path: Path) -> None:
+    """odysseus#1940 and its kin: what waits for a busy writer must get its turn."""
+    ledger = Ledger(tmp_path / "ledger.db", deadline_s=20.0)
+    over = threading.Event()
+
+    def tell() -> None:
+        while not over.is_set():
+            ledger.keep([told("again and again")])
+
+    crowd = [threading.Thread(target=tell) for _ in range(3)]
+    for each in crowd:
+        each.start()
+    for _ in range(20):
+        with ledger.change(deadline_s=5.0) as db:
+            db.execute("DELETE FROM lease")
+    over.set()
+    for each in crowd:
+        each.join(30)
+    ledger.close()

@@ -67,9 +67,8 @@ def crowd_with_murders(root: Path, *, processes: int, threads: int, each: int, m
 
     def listen(process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None
-        for line in process.stdout:
-            if line.endswith("\n"):  # what a killed one was about to say was not said
-                acknowledged.append(line.strip())
+        # What a killed one was about to say was not said.
+        acknowledged.extend(line.strip() for line in process.stdout if line.endswith("\n"))
 
     def hear(process: subprocess.Popen[str]) -> None:
         readers.append(threading.Thread(target=listen, args=(process,)))
@@ -144,11 +143,8 @@ def test_killed_while_a_memory_begins_it_begins_the_next_time(tmp_path: Path) ->
 def commits_in(wal: bytes) -> list[int]:
     """Where the commits of a WAL end (file format: 32 bytes of header, frames of 24 + page)."""
     page = int.from_bytes(wal[8:12], "big")
-    ends = []
-    for start_ in range(32, len(wal) - 24 - page + 1, 24 + page):
-        if int.from_bytes(wal[start_ + 4 : start_ + 8], "big"):
-            ends.append(start_ + 24 + page)
-    return ends
+    frames = range(32, len(wal) - 24 - page + 1, 24 + page)
+    return [at + 24 + page for at in frames if int.from_bytes(wal[at + 4 : at + 8], "big")]
 
 
 def copy_of(path: Path) -> bytes:

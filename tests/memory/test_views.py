@@ -34,9 +34,7 @@ class Told:
         return int(change)
 
     def current(self, at: str, known: str | None = None) -> list[int]:
-        found = as_of(
-            self.memory._ledger, range(1, 20), seconds(at), known_s=None if known is None else seconds(known)
-        )
+        found = as_of(self.memory._ledger, range(1, 20), seconds(at), known_s=None if known is None else seconds(known))
         return sorted(found)
 
 
@@ -66,7 +64,12 @@ def test_words_that_say_since_and_until_count_before_the_day_of_telling(told: To
     fact = told.tell("2026-05-01", "Anna lived in Rome in 2019.", at="2026-05-01")
     with told.memory._ledger.change() as db:
         db.execute("UPDATE fact SET since = '2019', until = '2019'")
-    assert [told.current(each) for each in ("2018-12-31", "2019-01", "2019-12-31", "2020-01")] == [[], [fact], [fact], []]
+    assert [told.current(each) for each in ("2018-12-31", "2019-01", "2019-12-31", "2020-01")] == [
+        [],
+        [fact],
+        [fact],
+        [],
+    ]
 
 
 def test_what_was_known_then_leaves_out_what_was_told_or_found_or_undone_later(told: Told) -> None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import CallError, DeadlineExceeded, StorageError
+from perdure.memory.forks import Call
 from perdure.memory.ledger import Ledger
 from perdure.memory.schema import check
 from perdure.memory.sqlite_files import connect, explained_sqlite
@@ -113,7 +114,7 @@ def _copy(ledger: Ledger, path: Path, until: float) -> None:
         source.execute("BEGIN")  # one moment for all of it, whoever writes meanwhile
         try:
             source.execute("SELECT 1 FROM space").fetchone()
-            with explained_sqlite(path):
+            with explained_sqlite(path), Call(source):
                 sqlite3.Connection.backup(source, copy, pages=_PAGES, progress=on_time, sleep=0.0)
         finally:
             source.execute("ROLLBACK")

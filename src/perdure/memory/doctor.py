@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import IntegrityError, PerdureError
-from perdure.memory.forget import Derived, resume_purges
+from perdure.memory.forget import NONE, Derived, resume_purges
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect
 from perdure.memory.told import as_body, as_text
@@ -41,7 +41,7 @@ Check = Callable[[Ledger], Sequence[Finding]]
 
 
 def examine_folder(
-    folder: Path, *, checks: Sequence[Check] = (), repair: bool = False, derived: Derived = Derived()
+    folder: Path, *, checks: Sequence[Check] = (), repair: bool = False, derived: Derived = NONE
 ) -> list[Finding]:
     """Examine the space in ``folder``, also one that cannot be opened."""
     path = folder / "ledger.db"
@@ -58,7 +58,7 @@ def examine_folder(
 
 
 def examine(
-    ledger: Ledger, *, checks: Sequence[Check] = (), repair: bool = False, derived: Derived = Derived()
+    ledger: Ledger, *, checks: Sequence[Check] = (), repair: bool = False, derived: Derived = NONE
 ) -> list[Finding]:
     """Examine a space; with ``repair``, make again what can be. Nobody else is kept from using it meanwhile."""
     folder = ledger.path.parent
@@ -130,7 +130,9 @@ def examine_index(ledger: Ledger, path: Path) -> list[Finding]:
             db.close()
     except (PerdureError, sqlite3.Error) as error:
         return [Finding("index", f"{path} cannot be read ({error}); delete it: it is made again", repairable=False)]
-    want = {row[0] for row in ledger.connection().execute("SELECT DISTINCT passage FROM fact WHERE passage <= ?", (last,))}
+    want = {
+        row[0] for row in ledger.connection().execute("SELECT DISTINCT passage FROM fact WHERE passage <= ?", (last,))
+    }
     return [Finding("index", f"passage {each} is not indexed", each) for each in sorted(want - have)] + [
         Finding("index", f"passage {each} is indexed, but there is none", each) for each in sorted(have - want)
     ]
@@ -147,9 +149,9 @@ def _newest_backup(folder: Path) -> str:
     return f"; the newest backup beside it is {found[-1]}" if found else ""
 
 
-def _purges(db: File, now_s: float, repair: bool) -> Iterator[Finding]:
-    for (key,) in db.execute("SELECT key FROM space WHERE key GLOB 'purge:*'"):
-        yield Finding("purge", f"the purge of change {key.removeprefix('purge:')} is not finished; repair finishes it")
+def _purges(db: File, now_s: float, repair: bool) -> list[Finding]:
+    rows = db.execute("SELECT substr(key, 7) FROM space WHERE key GLOB 'purge:*'")
+    return [Finding("purge", f"the purge of change {each} is not finished; repair finishes it") for (each,) in rows]
 
 
 def _spans(db: File, now_s: float, repair: bool) -> list[Finding]:

@@ -37,7 +37,7 @@ from perdure.memory.traces import METHOD, Looked, forms_of, held_elsewhere, look
 from perdure.memory.whole_files import write_whole
 from perdure.process.lock import FileLock
 
-__all__ = ["Derived", "Receipt", "Target", "forget", "resume_purges"]
+__all__ = ["NONE", "Derived", "Receipt", "Target", "forget", "resume_purges"]
 
 _GAP: Final = "\u2588"
 _DEADLINE_S: Final = 120.0
@@ -68,6 +68,10 @@ class Derived:
     """Given the passages whose text has changed, drops and indexes them anew."""
     documents: Callable[[], None] | None = None
     """Writes the documents whose topics have changed."""
+
+
+NONE: Final = Derived()
+"""Nothing is made from the ledger."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -109,7 +113,7 @@ def forget(
     mode: Literal["tombstone", "purge"] = "tombstone",
     by: str = "human",
     reason: str = "",
-    derived: Derived = Derived(),
+    derived: Derived = NONE,
     deadline_s: float = _DEADLINE_S,
 ) -> Receipt:
     """Forget ``target``. A tombstone keeps the words in the ledger, and can be undone; a purge cannot.
@@ -150,7 +154,7 @@ def _forget(
     return _finish(ledger, change, pending, texts, derived, deadline_s=deadline_s)
 
 
-def resume_purges(ledger: Ledger, *, derived: Derived = Derived(), deadline_s: float = _DEADLINE_S) -> list[Receipt]:
+def resume_purges(ledger: Ledger, *, derived: Derived = NONE, deadline_s: float = _DEADLINE_S) -> list[Receipt]:
     """Finish purges that another process began and did not finish; those that one is at right now are left to it."""
     if not _pending(ledger):
         return []

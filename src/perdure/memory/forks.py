@@ -32,6 +32,7 @@ class Guarded(Protocol):
     calls: int
     where: str
     abandoned: bool
+    closing: bool
 
     @property
     def in_transaction(self) -> bool: ...
@@ -46,7 +47,7 @@ _barred: set[str] = set()
 
 
 class Call:
-    """Around a call of SQLite: waits while a fork is on its way, and is waited for by one."""
+    """Around a call of SQLite: waits while a fork is on its way, and is waited for by one, and by who closes."""
 
     __slots__ = ("_db",)
 
@@ -56,6 +57,9 @@ class Call:
     def __enter__(self) -> None:
         db = self._db
         db.calls += 1
+        if db.closing:
+            db.calls -= 1
+            raise sqlite3.ProgrammingError("Cannot operate on a closed database.")
         if not _open.is_set() and db.calls == 1 and not db.in_transaction:
             db.calls -= 1
             _open.wait(2 * _REST_S)
@@ -78,7 +82,7 @@ def is_barred(path: str) -> bool:
 def _before() -> None:
     _open.clear()
     until = time.monotonic() + _REST_S
-    while any(db.calls or db.in_transaction for db in list(_enrolled)) and time.monotonic() < until:
+    while any(map(_is_busy, list(_enrolled))) and time.monotonic() < until:
         time.sleep(1e-4)
 
 
@@ -97,7 +101,7 @@ def _in_child() -> None:
             with contextlib.suppress(sqlite3.Error):  # of another thread of the parent: nobody reads on
                 each.close()
     for db in inherited:
-        if db.calls or db.in_transaction:
+        if _is_busy(db):
             db.abandoned = True
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))  # never closed, not even at the end
         else:
@@ -105,6 +109,13 @@ def _in_child() -> None:
                 db.close()
     left = _files_open() if inherited else set()
     _barred.update(db.where for db in inherited if db.where in left)
+
+
+def _is_busy(db: Guarded) -> bool:
+    try:
+        return db.calls > 0 or db.in_transaction
+    except sqlite3.ProgrammingError:  # it is closed
+        return False
 
 
 def _files_open() -> set[str]:

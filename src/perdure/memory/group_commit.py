@@ -1,7 +1,8 @@
 """Threads that write at the same moment share one commit, and so one fsync.
 
 Who comes while nobody leads, leads: it takes all that wait, writes them in one transaction, and wakes them. Who comes
-meanwhile waits, and is written by the next leader; who is done never waits for another commit than its own.
+meanwhile stands in line. Who has led hands the lead to the first in line that is not done yet, so that nobody who
+comes back at once goes before it; and who is done never waits for another commit than its own.
 """
 
 from __future__ import annotations
@@ -9,22 +10,27 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
+from typing import Final, Generic, TypeVar
 
 from perdure.errors import DeadlineExceeded, TryAgain
 
 __all__ = ["GroupCommit"]
 
-_INTERRUPTED = "the thread that wrote for this one was interrupted; do it again with the same key, or the same time"
+_INTERRUPTED: Final = (
+    "the thread that wrote for this one was interrupted; do it again with the same key, or the same time"
+)
 W = TypeVar("W")
 R = TypeVar("R")
 
 
-class _Job(Generic[W, R]):
-    __slots__ = ("done", "error", "result", "work")
+class _Place(Generic[W, R]):
+    """A place in line: with work to be done by whoever leads, or for a transaction of its own (no ``work``)."""
 
-    def __init__(self, work: W) -> None:
+    __slots__ = ("done", "error", "leads", "result", "work")
+
+    def __init__(self, work: W | None) -> None:
         self.work = work
+        self.leads = False
         self.done = False
         self.result: R | None = None
         self.error: BaseException | None = None
@@ -38,77 +44,98 @@ class GroupCommit(Generic[W, R]):
         self._most = most
         self._changed = threading.Condition(threading.Lock())
         self._leading = False
-        self._waiting: list[_Job[W, R]] = []
+        self._line: list[_Place[W, R]] = []
+
+    def waiting(self) -> int:
+        """How many stand in line."""
+        with self._changed:
+            return len(self._line)
 
     def submit(self, work: W, *, until: float) -> R:
         """Return the result of ``work`` once it is durable; ``until`` is a moment of `time.monotonic`.
 
         Raises `DeadlineExceeded` where it was not written, or where it is not known yet whether it was.
         """
-        job: _Job[W, R] = _Job(work)
-        with self._changed:
-            self._waiting.append(job)
-            while self._leading and not job.done:
-                left = until - time.monotonic()
-                if left <= 0:
-                    self._give_up(job)
-                self._changed.wait(left)
-            leads = not job.done
-            if leads:
-                self._leading = True
-                rest = [each for each in self._waiting if each is not job]
-                batch = [job, *rest[: self._most - 1]]
-                self._waiting = rest[self._most - 1 :]
-        if leads:
-            self._lead(batch, until)
-        if job.error is not None:
-            raise job.error
-        return job.result  # type: ignore[return-value]
+        place: _Place[W, R] = _Place(work)
+        if self._stand_in_line(place, until):
+            batch = [place]
+            try:
+                with self._changed:
+                    batch += [each for each in self._line if each.work is not None][: self._most - 1]
+                    self._line = [each for each in self._line if each not in batch]
+                self._lead(batch, until)
+            finally:
+                self._hand_over(batch)
+        if place.error is not None:
+            raise place.error
+        return place.result  # type: ignore[return-value]
 
     def lead(self, *, until: float) -> bool:
-        """Wait until nobody leads and lead, for a transaction that is not shared; False when it is too late."""
-        with self._changed:
-            while self._leading:
-                left = until - time.monotonic()
-                if left <= 0:
-                    return False
-                self._changed.wait(left)
-            self._leading = True
-            return True
+        """Wait in line for a transaction that is not shared, until `follow`; False when it is too late."""
+        try:
+            return self._stand_in_line(_Place(None), until)
+        except DeadlineExceeded:
+            return False
 
     def follow(self) -> None:
-        """Let another lead."""
-        with self._changed:
-            self._leading = False
-            self._changed.notify_all()
+        """Let the next lead."""
+        self._hand_over([])
 
-    def _lead(self, batch: list[_Job[W, R]], until: float) -> None:
+    def _stand_in_line(self, place: _Place[W, R], until: float) -> bool:
+        """Wait until ``place`` leads (True) or is done."""
+        with self._changed:
+            if not self._leading:
+                self._leading = place.leads = True
+                return True
+            self._line.append(place)
+            try:
+                while not (place.leads or place.done):
+                    left = until - time.monotonic()
+                    if left <= 0:
+                        self._give_up(place)
+                    self._changed.wait(left)
+            except BaseException:
+                if place in self._line:
+                    self._line.remove(place)
+                if place.leads:
+                    self._pass_on()
+                raise
+            return place.leads
+
+    def _lead(self, batch: list[_Place[W, R]], until: float) -> None:
         try:
-            results = self._write([each.work for each in batch], until)
-            for job, result in zip(batch, results, strict=True):
+            results = self._write([each.work for each in batch if each.work is not None], until)
+            for place, result in zip(batch, results, strict=True):
                 if isinstance(result, BaseException):
-                    job.error = result
+                    place.error = result
                 else:
-                    job.result = result
+                    place.result = result
         except BaseException as error:
             # What interrupts this thread (Ctrl-C) is not for the others to raise.
             others = error if isinstance(error, Exception) else TryAgain(_INTERRUPTED)
-            for job in batch[1:]:
-                job.error = others
+            for place in batch[1:]:
+                place.error = others
             batch[0].error = error
-        finally:
-            with self._changed:
-                for job in batch:
-                    job.done = True
-                self._leading = False
-                self._changed.notify_all()
 
-    def _give_up(self, job: _Job[W, R]) -> None:
-        try:
-            self._waiting.remove(job)
-        except ValueError:
+    def _hand_over(self, batch: Sequence[_Place[W, R]]) -> None:
+        with self._changed:
+            for place in batch:
+                place.done = True
+            self._pass_on()
+
+    def _pass_on(self) -> None:
+        if self._line:
+            self._line.pop(0).leads = True
+        else:
+            self._leading = False
+        self._changed.notify_all()
+
+    def _give_up(self, place: _Place[W, R]) -> None:
+        if place in self._line:
             raise DeadlineExceeded(
-                "the disk has not answered in time, and it is not known whether this was kept; tell it again with the"
-                " same key, or the same time, which keeps it once"
-            ) from None
-        raise DeadlineExceeded("another thread of this process was writing all the time; nothing was kept: do it again")
+                "other threads of this process were writing all the time; nothing was kept: do it again"
+            )
+        raise DeadlineExceeded(
+            "the disk has not answered in time, and it is not known whether this was kept; tell it again with the"
+            " same key, or the same time, which keeps it once"
+        )

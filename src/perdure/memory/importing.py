@@ -73,7 +73,9 @@ class _Taking:
         self.ledger = ledger
         self.origin = origin
         self.counts = dict.fromkeys(("evidence", "facts", "links", "topics", "changes", "known", "keys_dropped"), 0)
-        counted = "SELECT (SELECT count(*) FROM evidence) + (SELECT count(*) FROM topic) + (SELECT count(*) FROM change)"
+        counted = (
+            "SELECT (SELECT count(*) FROM evidence) + (SELECT count(*) FROM topic) + (SELECT count(*) FROM change)"
+        )
         self.as_it_was = ledger.connection().execute(counted).fetchone()[0] == 0
 
     def take(self, batch: list[dict[str, Any]]) -> None:
@@ -156,9 +158,7 @@ class _Taking:
         evidence = self._insert(db, "evidence", what, columns)
         self.counts["evidence"] += 1
         first = db.execute("SELECT coalesce(max(id), 0) + 1 FROM fact").fetchone()[0]
-        ids = {
-            fact["id"]: fact["id"] if self.as_it_was else first + at for at, fact in enumerate(what["facts"])
-        }
+        ids = {fact["id"]: fact["id"] if self.as_it_was else first + at for at, fact in enumerate(what["facts"])}
         for fact in what["facts"]:
             self._fact(db, what, fact, evidence, ids)
 

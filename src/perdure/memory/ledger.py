@@ -22,7 +22,16 @@ from perdure.errors import BlobCorrupt, BlobMissing, CallError, DeadlineExceeded
 from perdure.memory.group_commit import GroupCommit
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
 from perdure.memory.schema import check, create
-from perdure.memory.sqlite_files import File, Held, check_plain, connect, cut_log, explained_sqlite, holders_of, sync_folders
+from perdure.memory.sqlite_files import (
+    File,
+    Held,
+    check_plain,
+    connect,
+    cut_log,
+    explained_sqlite,
+    holders_of,
+    sync_folders,
+)
 from perdure.memory.told import Told, as_body, as_text
 from perdure.memory.turns import Turns
 
@@ -259,10 +268,8 @@ class Ledger:
     def _write(self, works: Sequence[Sequence[Told]], until: float) -> list[list[Observed] | BaseException]:
         """What several threads want kept, in one transaction; what fails by itself fails alone."""
         try:
-            results: list[list[Observed] | BaseException] = []
             with self._transaction(until) as db:
-                for told in works:
-                    results.append(self._keep(db, told))
+                results: list[list[Observed] | BaseException] = [self._keep(db, told) for told in works]
             return results
         except Exception as error:
             if len(works) == 1:

@@ -6,14 +6,16 @@ is found at once.
 
 from __future__ import annotations
 
+import itertools
 import re
 import sqlite3
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from perdure.memory.ledger import Ledger
+from perdure.memory.told import as_text
 
 __all__ = ["LexicalIndex", "words_of"]
 
@@ -103,11 +105,10 @@ class LexicalIndex:
             self._db.execute("BEGIN IMMEDIATE")
             last = self._db.execute("SELECT coalesce(max(rowid), 0) FROM passage").fetchone()[0]
             rows = self.ledger.connection().execute(
-                "SELECT passage, group_concat(text, ' ') FROM"
-                " (SELECT passage, text FROM fact WHERE passage > ? ORDER BY id) GROUP BY passage",
-                (last,),
+                "SELECT passage, text, state FROM fact WHERE passage > ? ORDER BY passage, id", (last,)
             )
-            self._db.executemany("INSERT INTO passage(rowid, body) VALUES (?, ?)", rows)
+            bodies = ((passage, _joined(some)) for passage, some in itertools.groupby(rows, lambda row: row[0]))
+            self._db.executemany("INSERT INTO passage(rowid, body) VALUES (?, ?)", bodies)
             self._db.execute("COMMIT")
 
     def drop(self, passages: Sequence[int]) -> None:
@@ -118,16 +119,12 @@ class LexicalIndex:
             self._db.execute("BEGIN IMMEDIATE")
             for passage in passages:
                 self._db.execute("DELETE FROM passage WHERE rowid = ?", (passage,))
-                body = (
-                    self.ledger.connection()
-                    .execute(
-                        "SELECT group_concat(text, ' ') FROM"
-                        " (SELECT text FROM fact WHERE passage = ? AND state <> 'forgotten' ORDER BY id)",
-                        (passage,),
-                    )
-                    .fetchone()[0]
+                rows = self.ledger.connection().execute(
+                    "SELECT passage, text, state FROM fact WHERE passage = ?1 AND id BETWEEN ?1 AND ?1 + 1000"
+                    " ORDER BY id",
+                    (passage,),
                 )
-                self._db.execute("INSERT INTO passage(rowid, body) VALUES (?, ?)", (passage, body or ""))
+                self._db.execute("INSERT INTO passage(rowid, body) VALUES (?, ?)", (passage, _joined(rows)))
             self._db.execute("INSERT INTO passage(passage) VALUES ('optimize')")
             self._db.execute("COMMIT")
 
@@ -147,3 +144,9 @@ class LexicalIndex:
     def close(self) -> None:
         """Close the index."""
         self._db.close()
+
+
+def _joined(rows: Iterable[Sequence[Any]]) -> str:
+    """The words of a passage that may be recalled; what is no Unicode text is replaced."""
+    texts = [as_text(text) for _, text, state in rows if text is not None and state != "forgotten"]
+    return " ".join(texts).encode("utf-8", "replace").decode()

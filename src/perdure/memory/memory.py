@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from perdure.errors import CallError
+from perdure.errors import CallError, TryAgain
 from perdure.memory.backup import backup
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.exporting import export
@@ -26,6 +26,7 @@ from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
 
+_PURGE_S: Final = 5.0
 _ROLES: Final = frozenset(each.value for each in Role)
 
 
@@ -45,7 +46,10 @@ class Memory:
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
-        resume_purges(self._ledger, derived=self._derived())
+        try:
+            resume_purges(self._ledger, derived=self._derived(), deadline_s=_PURGE_S)
+        except TryAgain:  # somebody reads old copies: `status` counts it as pending, and the next opening tries again
+            pass
 
     def __enter__(self) -> Memory:
         return self
@@ -143,6 +147,7 @@ class Memory:
         speaker: str | None = None,
         mode: Literal["tombstone", "purge"] = "tombstone",
         reason: str = "",
+        deadline_s: float = 600.0,
     ) -> Receipt:
         """Forget one thing: no search finds it any more (tombstone), or no byte of it is left (purge, for good).
 
@@ -157,7 +162,7 @@ class Memory:
             source=source,
             speaker=speaker,
         )
-        return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived())
+        return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived(), deadline_s=deadline_s)
 
     def would_forget(
         self,

@@ -29,6 +29,7 @@ __all__ = ["File", "Held", "check_plain", "connect", "cut_log", "explained_sqlit
 
 _LONGEST_BYTES: Final = 1_000_000_000
 _SHOWN: Final = 4
+_PATIENCE_S: Final = 10.0
 
 
 class _Rows(sqlite3.Cursor):
@@ -56,13 +57,11 @@ class _Rows(sqlite3.Cursor):
 
     def __next__(self) -> Any:
         db = self.connection
-        db.calls += 1
         try:
-            return super().__next__()
+            with Call(db):
+                return super().__next__()
         except sqlite3.Error as error:
             raise db.explain(error) from error
-        finally:
-            db.calls -= 1
 
     def fetchone(self) -> Any:
         return next(self, None)
@@ -83,6 +82,7 @@ class File(sqlite3.Connection):
     where: str
     calls: int
     abandoned: bool
+    closing: bool
 
     def execute(self, sql: str, parameters: Any = (), /) -> Any:
         return self._rows().execute(sql, parameters)
@@ -101,7 +101,13 @@ class File(sqlite3.Connection):
         return _explain(error, self.path) or error
 
     def close(self) -> None:
-        """Close it; twice is fine."""
+        """Close it; twice is fine. A call that another thread is in ends first: SQLite would crash under it."""
+        self.closing = True
+        until = time.monotonic() + _PATIENCE_S
+        while self.calls and not self.abandoned:
+            if time.monotonic() > until:
+                return  # it closes when that thread lets go of it
+            time.sleep(1e-4)
         if not self.abandoned:
             super().close()
 
@@ -133,7 +139,7 @@ def connect(path: Path, *, busy_s: float) -> File:
         )
     with explained_sqlite(path):
         db = sqlite3.connect(path, timeout=busy_s, isolation_level=None, check_same_thread=False, factory=File)
-    db.path, db.where, db.calls, db.abandoned = path, where, 0, False
+    db.path, db.where, db.calls, db.abandoned, db.closing = path, where, 0, False, False
     enrol(db)
     return db
 

@@ -12,6 +12,8 @@ SQLite connection, whose locks closing a file would drop.
 
 from __future__ import annotations
 
+import collections
+import itertools
 import json
 import os
 import sys
@@ -26,9 +28,10 @@ __all__ = ["LEAST_BYTES", "Needles", "find"]
 LEAST_BYTES: Final = 12
 _WORD: Final = 8
 _SHORTEST: Final = 4
-_MOST: Final = 2000
+_MOST: Final = 300_000
 _CHUNK: Final = 8 << 20
 _BITS: Final = 20
+_APART: Final = b"\xff" * LEAST_BYTES
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
 
@@ -48,7 +51,7 @@ class Needles:
         self._words = np.unique(np.concatenate(words))
         self._table = np.zeros(1 << _BITS, bool)
         self._table[_hash(self._words)] = True
-        self._pieces = {text[at : at + LEAST_BYTES] for text in whole for at in range(len(text) - LEAST_BYTES + 1)}
+        self._all = _APART.join(whole)
 
     def __bool__(self) -> bool:
         return bool(self.short) or len(self._words) > 0
@@ -71,31 +74,34 @@ class Needles:
         """The 12 bytes of a needle that hold the word at ``at``, and where they begin."""
         for start in range(max(0, at - (LEAST_BYTES - _WORD)), at + 1):
             piece = chunk[start : start + LEAST_BYTES]
-            if piece in self._pieces and len(set(piece)) > 2:
+            if len(piece) < LEAST_BYTES or len(set(piece)) < 3:
+                continue
+            if self._has(piece[:_WORD]) and self._has(piece[-_WORD:]) and piece in self._all:
                 return start, piece
         return None
 
+    def _has(self, word: bytes) -> bool:
+        value = np.uint64(int.from_bytes(word, "little"))
+        at = int(np.searchsorted(self._words, value))
+        return at < len(self._words) and bool(self._words[at] == value)
+
 
 def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, the bytes that a needle has as well) for each place, some at most twice; at most 2,000 a call.
+    """Yield (offset, the bytes that a needle has as well) for each place, some of them twice.
 
     All chunks but the last must have a multiple of 4 bytes.
     """
-    tail, base, count = b"", 0, 0
+    tail, base = b"", 0
     for each in chunks:
         chunk = tail + each
         for at in needles.candidates(chunk):
             found = needles.piece_at(chunk, at)
             if found is not None:
                 yield base + found[0], found[1]
-                count += 1
-            if count >= _MOST:
-                return
         for short in needles.short:
             at = chunk.find(short)
-            while at >= 0 and count < _MOST:
+            while at >= 0:
                 yield base + at, short
-                count += 1
                 at = chunk.find(short, at + 1)
         tail = chunk[-16:] if len(chunk) >= 16 else chunk
         base += len(chunk) - len(tail)
@@ -112,19 +118,26 @@ def _chunks(path: str) -> Iterator[bytes]:
 
 
 def main() -> None:
-    """``{"files": [path], "needles": [hex]}`` in; ``{path: {"bytes": n, "hits": [[offset, hex]]}}`` out."""
+    """``{"files": [path], "needles": [hex]}`` in; ``{path: {"bytes": n, "pieces": {hex: how often}}}`` out."""
     asked = json.load(sys.stdin)
     needles = Needles(bytes.fromhex(each) for each in asked["needles"])
     answer: dict[str, object] = {}
     for path in asked["files"]:
+        name = os.path.basename(path).encode("utf-8", "replace")
+        pieces: collections.Counter[str] = collections.Counter()
+        error = ""
         try:
-            hits = [(at, piece.hex()) for at, piece in find(_chunks(path), needles)]
-            hits += [(-1, piece.hex()) for _, piece in find([os.path.basename(path).encode("utf-8", "replace")], needles)]
-            answer[path] = {"bytes": os.path.getsize(path), "hits": hits}
+            for _, piece in itertools.chain(find([name], needles), find(_chunks(path), needles)):
+                pieces[piece.hex()] += 1
+                if len(pieces) > _MOST:
+                    error = f"more than {_MOST} different pieces are in it, which are too many to tell apart"
+                    break
+            nbytes = os.path.getsize(path)
         except FileNotFoundError:  # it has gone meanwhile
             continue
-        except OSError as error:
-            answer[path] = {"bytes": 0, "hits": [], "error": str(error)}
+        except OSError as failed:
+            nbytes, error = 0, str(failed)
+        answer[path] = {"bytes": nbytes, "pieces": pieces, "error": error}
     json.dump(answer, sys.stdout)
 
 

@@ -6,13 +6,15 @@ A piece that some evidence still holds, of the same words told elsewhere, is no 
 
 from __future__ import annotations
 
+import bisect
+import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from perdure.errors import Bug, DeadlineExceeded
 from perdure.memory import trace_scan
@@ -30,7 +32,8 @@ METHOD: Final = (
     " (a text of 4 to 11 bytes as a whole; shorter ones, and runs of fewer than 3 different bytes, cannot be told from"
     " chance), unless other evidence still holds those bytes. The blocks that the file system has let go are not read."
 )
-_BATCH_BYTES: Final = 4 << 20
+_BATCH_BYTES: Final = 16 << 20
+_ROWS: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,60 +75,63 @@ def look_through(
     sharing: set[int] = set()
     for batch in _batches(texts):
         answer = _scan(files, batch, deadline_s=deadline_s)
-        pieces = {bytes.fromhex(piece) for found in answer.values() for _, piece in found["hits"]}  # type: ignore[attr-defined]
+        pieces = {bytes.fromhex(piece) for found in answer.values() for piece in found["pieces"]}
         held, by = held_elsewhere(ledger.connection(), pieces)
         sharing |= by
         for file, found in answer.items():
-            hits = [bytes.fromhex(piece) for _, piece in found["hits"]]  # type: ignore[index]
             before = looked[file]
-            left = sum(piece not in held for piece in hits)
+            shared = sum(count for piece, count in found["pieces"].items() if bytes.fromhex(piece) in held)
             looked[file] = Looked(
                 file,
-                int(found["bytes"]),  # type: ignore[index]
-                before.hits + left,
-                before.shared + len(hits) - left,
-                str(found.get("error", before.error)),  # type: ignore[attr-defined]
+                found["bytes"],
+                before.hits + sum(found["pieces"].values()) - shared,
+                before.shared + shared,
+                found["error"] or before.error,
             )
     return list(looked.values()), sorted(sharing)
 
 
 def held_elsewhere(db: File, pieces: set[bytes]) -> tuple[set[bytes], set[int]]:
-    """Which of ``pieces`` evidence still holds in its text, its names or its meta; and which evidence."""
-    held: set[bytes] = set()
+    """Which of ``pieces`` evidence still holds in its text, its names or its meta; and for each at least one that does.
+
+    The statements that make the tables count as well.
+    """
+    held = {
+        piece
+        for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL")
+        for piece in pieces
+        if piece in sql.encode()
+    }
     by: set[int] = set()
-    needles = trace_scan.Needles(pieces)
-    if not needles:
-        return held, by
-
-    def compare(texts: list[tuple[int, bytes]]) -> None:
-        joined = b"\0".join(text for _, text in texts)
-        ends, at = [], 0
-        for number, text in texts:
-            at += len(text) + 1
-            ends.append((at, number))
-        for offset, piece in trace_scan.find([joined], needles):
-            held.add(piece)
-            by.add(next(number for end, number in ends if offset < end))
-        for piece in pieces - held:  # the search stops at many hits; what it did not come to is looked for alone
-            if piece in joined:
-                held.add(piece)
-
-    batch: list[tuple[int, bytes]] = []
-    size = 0
-    rows = db.execute("SELECT id, body, source, speaker, meta FROM evidence WHERE body IS NOT NULL")
-    for number, *values in rows:
-        for value in values:
-            if value:
-                forms = forms_of(as_text(value))
-                batch += [(number, each) for each in forms]
-                size += sum(map(len, forms))
-        if size > _BATCH_BYTES:
-            compare(batch)
-            batch, size = [], 0
-    compare(batch)
-    for (sql,) in db.execute("SELECT sql FROM sqlite_master WHERE sql IS NOT NULL"):
-        held |= {piece for piece in pieces if piece in sql.encode()}
+    for forms in (_plain, _others):
+        if pieces - held:
+            _compare(db, pieces - held, forms, held, by)
     return held, by
+
+
+def _compare(
+    db: File, pieces: set[bytes], forms: Callable[[str], Iterable[bytes]], held: set[bytes], by: set[int]
+) -> None:
+    needles = trace_scan.Needles(pieces)
+    rows = db.execute("SELECT id, body, source, speaker, meta FROM evidence WHERE body IS NOT NULL")
+    told = ((number, form) for number, *values in rows for value in values if value for form in forms(as_text(value)))
+    while batch := list(itertools.islice(told, _ROWS)):
+        joined = b"\xff".join(form for _, form in batch)
+        ends = list(itertools.accumulate(len(form) + 1 for _, form in batch))
+        for offset, piece in trace_scan.find([joined], needles):
+            if piece in pieces:
+                held.add(piece)
+                by.add(batch[bisect.bisect_right(ends, offset)][0])
+        if pieces <= held:
+            return
+
+
+def _plain(text: str) -> Iterable[bytes]:
+    return (text.encode("utf-8", "surrogatepass"),)
+
+
+def _others(text: str) -> Iterable[bytes]:
+    return forms_of(text)
 
 
 def _batches(texts: Iterable[str]) -> Iterable[list[bytes]]:
@@ -141,7 +147,7 @@ def _batches(texts: Iterable[str]) -> Iterable[list[bytes]]:
     yield batch
 
 
-def _scan(files: Sequence[Path], needles: list[bytes], *, deadline_s: float) -> dict[str, dict[str, object]]:
+def _scan(files: Sequence[Path], needles: list[bytes], *, deadline_s: float) -> dict[str, dict[str, Any]]:
     asked = json.dumps({"files": [str(each) for each in files], "needles": [each.hex() for each in needles]})
     try:
         done = subprocess.run(
@@ -158,5 +164,5 @@ def _scan(files: Sequence[Path], needles: list[bytes], *, deadline_s: float) -> 
         ) from error
     if done.returncode != 0:
         raise Bug(f"looking through files failed: {done.stderr[-500:]}")
-    answer: dict[str, dict[str, object]] = json.loads(done.stdout)
+    answer: dict[str, dict[str, Any]] = json.loads(done.stdout)
     return answer

@@ -68,7 +68,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What is known to replace, repeat or contradict a fact, to the end of the chain: facts by time, and their links."""
+    """What replaces, repeats or contradicts a fact, to the end of the chain: facts by time, and their links."""
 
     facts: tuple[Fact, ...]
     links: tuple[Link, ...]
