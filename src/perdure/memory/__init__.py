@@ -26,6 +26,7 @@ from perdure.memory.records import (
     State,
     Topic,
 )
+from perdure.memory.tools import Result, Tools
 
 __all__ = [
     "Answer",
@@ -40,7 +41,9 @@ __all__ = [
     "Memory",
     "Observed",
     "Reranker",
+    "Result",
     "Role",
     "State",
+    "Tools",
     "Topic",
 ]

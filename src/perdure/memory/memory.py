@@ -11,6 +11,8 @@ from types import TracebackType
 from typing import Final, Literal
 
 from perdure.errors import CallError, TryAgain
+from perdure.memory.answers import answer_by_rules
+from perdure.memory.asking import read_and_answer
 from perdure.memory.backup import backup
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.exporting import export
@@ -19,9 +21,12 @@ from perdure.memory.importing import Imported, import_
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
+from perdure.memory.powers import ChatModel
 from perdure.memory.records import Answer, Evidence, Fact, Hit, Observed, Role, State, number_of
+from perdure.memory.shelf import LedgerShelf
 from perdure.memory.spaces import folder_of, make_folder
 from perdure.memory.told import Told
+from perdure.memory.tools import Tools
 from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
@@ -34,16 +39,22 @@ class Memory:
     """What an agent was told, in one space of the folder ``root``.
 
     Any thread may call it, and any number of processes may have the same space open. Only the user who made a space
-    can read it (mode 0700).
+    can read it (mode 0700). ``model`` is who reads for `ask`; without one rules do.
     """
 
     def __init__(
-        self, root: str | os.PathLike[str], *, space: str = "default", wall: Callable[[], float] = time.time
+        self,
+        root: str | os.PathLike[str],
+        *,
+        space: str = "default",
+        model: ChatModel | None = None,
+        wall: Callable[[], float] = time.time,
     ) -> None:
         self.folder = folder_of(Path(root), space)
         self.space = space
         make_folder(self.folder)
         self._wall = wall
+        self._model = model
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
         try:
@@ -110,12 +121,21 @@ class Memory:
                 hits += [Hit(fact, score, "words")] if shown else []
         return hits[:limit]
 
-    def ask(self, question: str) -> Answer:
-        """Return the current facts that fit a question, ranked, as an answer."""
-        hits = tuple(self.search(question))
-        return Answer(
-            "\n".join(hit.fact.text for hit in hits), hits, "rules", "no model: these are facts, not words about them"
-        )
+    def ask(self, question: str, *, limit: int = 10, model: ChatModel | None = None) -> Answer:
+        """Return an answer with the facts that it stands on.
+
+        Without a model it is the facts that hold, ranked, or that there are none that fit; with one (of this call or
+        of this memory) the words of the model, which must cite what it was shown. Where the model fails, the answer is
+        the one without it, and its note says why.
+        """
+        reader = model or self._model
+        if reader is not None:
+            return read_and_answer(question, self.tools(), reader, hits=limit)
+        return answer_by_rules(self.tools().shelf, question, self.search(question, limit=limit))
+
+    def tools(self) -> Tools:
+        """Return the tools by which a model or another agent reads this memory; none of them can write."""
+        return Tools(LedgerShelf(self._ledger, self.search))
 
     def fact(self, name: str | int) -> Fact:
         """Return a fact by its id. Raises `CallError` where there is none."""

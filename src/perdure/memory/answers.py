@@ -1,0 +1,122 @@
+"""Answer without a model: the facts that hold, ranked, with what they stand on; or that this memory does not say.
+
+Rules can't read, so they write no sentence of their own about a fact. They leave out what does not fit the question,
+put first what holds now of what is asked for (see `resolving`), and mark what is disputed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Final
+
+from perdure.memory.lexical import words_of
+from perdure.memory.records import Answer, Bond, Fact, Hit, State
+from perdure.memory.resolving import resolved
+from perdure.memory.shelf import Shelf
+
+__all__ = ["abstained", "answer_by_rules", "coverage"]
+
+_NOTE: Final = "by rules, without a model: these are facts as they were told, not words about them"
+_LEAST_COVERED: Final = 0.4
+"""A fact that shares fewer of a question's words is about something else."""
+_OF_THE_BEST: Final = 0.5
+_STEM: Final = 4
+_RUN: Final = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
+_ASKED_BY_WORDS: Final = "words"
+
+
+def answer_by_rules(shelf: Shelf, question: str, hits: Sequence[Hit], *, note: str = "") -> Answer:
+    """Return the facts of ``hits`` that fit the question, the one that holds now first, as an answer.
+
+    A fact fits if it has enough of the question's words, or half as many as the best one, or if it was found by more
+    than words. ``note`` is put before what is said of how the answer came about.
+    """
+    said = f"{note}; {_NOTE}" if note else _NOTE
+    fitting = _fitting(question, hits)
+    if not fitting:
+        return abstained(question, by="rules", note=said)
+    found = resolved(shelf, fitting)
+    assert found is not None
+    known = {hit.fact.id: hit for hit in fitting}
+    first = known.get(found.winner.id, Hit(found.winner, fitting[0].score, "it holds now of what was found"))
+    against = tuple(dict.fromkeys([*first.conflicts, *(fact.id for fact in found.against)]))
+    ordered = [replace(first, conflicts=against)]
+    ordered += [hit for hit in fitting if hit.fact.id != found.winner.id]
+    ordered = _with_conflicts(shelf, ordered)
+    shown = [hit for hit in ordered if hit.fact.state is State.CURRENT] or ordered
+    others = shelf.facts({each for hit in shown for each in hit.conflicts})
+    return Answer("\n".join(_line(hit, others) for hit in shown), tuple(shown), "rules", said)
+
+
+def abstained(question: str, *, by: str, note: str) -> Answer:
+    """The answer that there is none."""
+    asked = " ".join(question.split())[:200]
+    return Answer(f"Nothing in this memory says: {asked}", (), by, note)
+
+
+def coverage(question: str, text: str) -> float:
+    """The share of the question's words that ``text`` has, in whatever form of the word.
+
+    >>> coverage("Where does Anna live?", "Anna lives in Lisbon."), coverage("Anna's blood type?", "Anna has a cat.")
+    (1.0, 0.25)
+    """
+    asked = dict.fromkeys(_pieces(words_of(question)))
+    if not asked:
+        return 0.0
+    there = set(_pieces(words_of(text)))
+    stems = {each[:_STEM] for each in there if len(each) >= _STEM}
+    return sum(_in(each, there, stems) for each in asked) / len(asked)
+
+
+def _in(word: str, there: set[str], stems: set[str]) -> bool:
+    """Whether ``word``, or one that begins alike and is about as long, is there."""
+    if word in there:
+        return True
+    if len(word) < _STEM or word.isdigit() or word[:_STEM] not in stems:
+        return False
+    begin = word[: max(_STEM, len(word) - 3)]
+    return any(each.startswith(begin) and abs(len(each) - len(word)) <= 3 for each in there)
+
+
+def _pieces(words: Iterable[str]) -> list[str]:
+    """Words; of scripts that put no spaces between them, each two characters that stand together."""
+    found: list[str] = []
+    for word in words:
+        if _RUN.search(word):
+            found += [word[at : at + 2] for at in range(len(word) - 1)]
+        else:
+            found.append(word)
+    return found
+
+
+def _fitting(question: str, hits: Sequence[Hit]) -> list[Hit]:
+    covered = [coverage(question, f"{hit.fact.speaker} {hit.fact.text}") for hit in hits]
+    best = max(covered, default=0.0)
+    enough = max(_LEAST_COVERED if best >= _LEAST_COVERED else 1.0, best * _OF_THE_BEST)
+    return [hit for hit, share in zip(hits, covered, strict=True) if share >= enough or _ASKED_BY_WORDS not in hit.why]
+
+
+def _with_conflicts(shelf: Shelf, hits: Sequence[Hit]) -> list[Hit]:
+    """``hits`` with the conflicts that the ledger knows, whoever found them."""
+    links = [each for each in shelf.bound([hit.fact.id for hit in hits]).links if each.kind is Bond.CONFLICTS]
+    disputes: dict[int, list[int]] = {}
+    for link in links:
+        disputes.setdefault(link.fact, []).append(link.other)
+        disputes.setdefault(link.other, []).append(link.fact)
+    return [
+        replace(hit, conflicts=tuple(dict.fromkeys([*hit.conflicts, *disputes.get(hit.fact.id, [])]))) for hit in hits
+    ]
+
+
+def _line(hit: Hit, others: dict[int, Fact]) -> str:
+    fact = hit.fact
+    who = fact.speaker or fact.role.value
+    when = f"since {fact.since}" if fact.since else f"told {fact.observed[:10]}"
+    holds = "" if fact.state is State.CURRENT else ", no longer holds"
+    line = f"{fact.text} [{fact.name}, e{fact.evidence}, {when} by {who}{holds}]"
+    against = [others[each] for each in hit.conflicts if each in others and others[each].state is State.CURRENT]
+    for each in against[:3]:
+        line += f"\n  disputed: {each.text} [{each.name}, e{each.evidence}, told {each.observed[:10]}]"
+    return line
