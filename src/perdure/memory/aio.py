@@ -101,6 +101,7 @@ class AsyncMemory:
     observe_many = _verb(Memory.observe_many)
     search = _verb(Memory.search)
     ask = _verb(Memory.ask)
+    tools = _verb(Memory.tools)
     fact = _verb(Memory.fact)
     evidence = _verb(Memory.evidence)
     history = _verb(Memory.history)

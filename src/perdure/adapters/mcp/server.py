@@ -58,8 +58,8 @@ def _called(toolbox: Toolbox, name: str, arguments: dict[str, Any]) -> types.Cal
     except Exception:  # it is ours: the agent learns that it was, the log what it was
         traceback.print_exc()
         return _said(f"{name} failed for a reason of the server's own; its log says which", failed=True)
-    if name == "memory":
-        return _said(found["answer"])
+    if isinstance(found, str):
+        return _said(found)
     return types.CallToolResult(
         content=[types.TextContent(type="text", text=json.dumps(found, ensure_ascii=False))], structured_content=found
     )

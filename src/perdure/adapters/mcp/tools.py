@@ -6,6 +6,7 @@ told stands in strings, as data; they are bounded, and say what was left out.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -29,8 +30,6 @@ MOST_BYTES: Final = 48_000
 """About how long an answer may be."""
 
 _MOST_TEXT: Final = 2_000
-_MOST_LIMIT: Final = 50
-_MOST_WINDOW: Final = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,19 +57,25 @@ class Param:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tool:
-    """A tool: ``run`` gets its arguments, checked, by name."""
+    """A tool: ``run`` gets its arguments by name, and answers with words or a record.
+
+    ``given_schema`` stands in for ``params`` where ``run`` checks its arguments itself.
+    """
 
     name: str
     title: str
     words: str
     params: Mapping[str, Param] = field(default_factory=dict)
-    run: Callable[..., dict[str, Any]]
+    given_schema: Mapping[str, Any] | None = None
+    run: Callable[..., dict[str, Any] | str]
     reads_only: bool = True
     destructive: bool = False
     idempotent: bool = True
 
     def schema(self) -> dict[str, Any]:
         """Its arguments as JSON Schema."""
+        if self.given_schema is not None:
+            return dict(self.given_schema)
         return {
             "type": "object",
             "properties": {name: each.schema() for name, each in self.params.items()},
@@ -80,6 +85,8 @@ class Tool:
 
     def checked(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """The arguments that were given. Raises `CallError` that says which is wrong."""
+        if self.given_schema is not None:
+            return dict(given)
         kinds: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "array": list}
         strange = sorted(set(given) - set(self.params))
         if strange:
@@ -118,13 +125,17 @@ class Toolbox:
             tools.append(self._forget_tool())
         self.tools: dict[str, Tool] = {each.name: each for each in tools}
 
-    def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any]:
-        """Carry out a call. Raises `PerdureError` in words that name no place of this machine."""
+    def call(self, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | str:
+        """Carry out a call; the answer is words, or a record in plain values.
+
+        Raises `PerdureError` in words that name no place of this machine.
+        """
         tool = self.tools.get(name)
         if tool is None:
             raise CallError(f"there is no tool {unicode_of(name)[:40]!r}; there are {', '.join(self.tools)}")
         try:
-            return bounded(tool.run(**tool.checked(arguments)))
+            found = tool.run(**tool.checked(arguments))
+            return unicode_of(found) if isinstance(found, str) else found
         except PerdureError as error:
             folder = self._memory.folder
             said = unicode_of(str(error)).replace(str(folder), "the memory").replace(str(folder.parent), "the memory")
@@ -190,74 +201,41 @@ class Toolbox:
                 "new_path": Param(kind="string", words="of rename", most=1024),
                 "view_range": Param(kind="array", words="of view: first and last line, as [1, 20]"),
             },
-            run=lambda **given: {"answer": unicode_of(self._files.handle(given))},
+            run=lambda **given: self._files.handle(given),
             reads_only=not self._writes,
             destructive=False,
             idempotent=False,
         )
 
     def _reading(self) -> Sequence[Tool]:
-        name = Param(kind="string", words="an id, as f12", required=True, most=24)
-        limit = Param(kind="integer", words="how many at most (10)", least=1, most=_MOST_LIMIT)
-        question = Param(kind="string", words="what to look for, in plain words", required=True, most=4000)
-        return (
+        """The reading tools of `perdure.memory.tools`, which answer in quoted words, and ask."""
+        reading = [
             Tool(
-                name="search",
-                title="Find facts",
-                words="Find the facts that fit a question best, those that hold now; with history also replaced ones.",
-                params={
-                    "question": question,
-                    "limit": limit,
-                    "history": Param(kind="boolean", words="also facts that were replaced"),
-                },
-                run=self._search,
-            ),
-            Tool(
-                name="ask",
-                title="Answer a question",
-                words="Answer a question from memory, with the facts that the answer stands on.",
-                params={"question": question},
-                run=self._ask,
-            ),
-            Tool(
-                name="evidence",
-                title="What was told",
-                words="The words from which a fact was taken, whole or a part of them, and who told them when.",
-                params={
-                    "id": Param(
-                        kind="string", words="e12, or f12 for what a fact was taken from", required=True, most=24
-                    ),
-                    "start": Param(kind="integer", words="from which character (0)", least=0, most=1 << 40),
-                    "length": Param(kind="integer", words="how many (4000)", least=1, most=_MOST_WINDOW),
-                },
-                run=self._evidence,
-            ),
-            Tool(
-                name="history",
-                title="How a fact came about",
-                words="What replaced a fact, what it replaced, and what contradicts it, the oldest first.",
-                params={"id": name},
-                run=self._history,
-            ),
+                name=each.name,
+                title=each.name.replace("_", " "),
+                words=each.description,
+                given_schema=each.schema,
+                run=functools.partial(self._read, each.name),
+            )
+            for each in self._memory.tools().all
+            if each.name != "done"  # it ends a loop of our own; here the agent answers by itself
+        ]
+        question = Param(kind="string", words="what to answer, in plain words", required=True, most=4000)
+        ask = Tool(
+            name="ask",
+            title="Answer a question",
+            words="Answer a question from memory, with the facts that the answer stands on.",
+            params={"question": question},
+            run=self._ask,
         )
+        return [*reading, ask]
 
-    def _search(self, question: str, limit: int = 10, history: bool = False) -> dict[str, Any]:
-        return {"facts": plain(self._memory.search(question, limit=limit, history=history))}
+    def _read(self, name: str, /, **arguments: Any) -> str:
+        return self._memory.tools().call(name, arguments, budget_bytes=MOST_BYTES).text
 
     def _ask(self, question: str) -> dict[str, Any]:
         found: dict[str, Any] = plain(self._memory.ask(question))
-        return found
-
-    def _evidence(self, id: str, start: int = 0, length: int = 4000) -> dict[str, Any]:
-        number = self._memory.fact(id).evidence if id.strip().removeprefix("^").startswith("f") else id
-        evidence = self._memory.evidence(number)
-        found: dict[str, Any] = plain(evidence)
-        part = evidence.text[start : start + length]
-        return found | {"text": plain(part), "start": start, "stop": start + len(part), "length": len(evidence.text)}
-
-    def _history(self, id: str) -> dict[str, Any]:
-        found: dict[str, Any] = plain(self._memory.history(id))
-        return found
+        return bounded(found)
 
     def _forget_tool(self) -> Tool:
         return Tool(
