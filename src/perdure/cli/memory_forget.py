@@ -7,7 +7,7 @@ import sys
 from typing import Any
 
 from perdure.cli.memory_flags import add_place, add_sure, opened, sure
-from perdure.cli.memory_lines import print_json, print_table, safe
+from perdure.cli.memory_lines import counted, print_json, print_table, safe
 from perdure.errors import CallError, NeedsPerson
 
 __all__ = ["add_parser", "main"]
@@ -48,7 +48,7 @@ def main(args: argparse.Namespace) -> int:
             for each in facts[:20]:
                 print(f"{each.name}  {safe(each.text, keeping='')}", file=sys.stderr)
         how = "Purge, for good," if args.purge else "Forget"
-        if not sure(args, f"{how} {len(facts)} facts?"):
+        if not sure(args, f"{how} {counted(len(facts), 'fact')}?"):
             print("nothing was forgotten")
             return 0
         receipt = memory.forget(**target, mode="purge" if args.purge else "tombstone", reason=args.reason)
@@ -56,7 +56,7 @@ def main(args: argparse.Namespace) -> int:
         print_json(receipt)
     else:
         done = "purged" if args.purge else "forgot"
-        print(f"c{receipt.change}: {done} {len(receipt.facts)} facts")
+        print(f"c{receipt.change}: {done} {counted(len(receipt.facts), 'fact')}")
         if args.purge:
             print(f"looked through {len(receipt.looked)} files, {sum(each.bytes for each in receipt.looked):,} bytes")
     if receipt.left:

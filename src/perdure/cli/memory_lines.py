@@ -7,14 +7,10 @@ from __future__ import annotations
 
 import json
 import sys
-import unicodedata
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["in_one_line", "print_json", "print_table", "safe"]
-
-_REFUSED = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
-_JOINERS = "\u200c\u200d"
+__all__ = ["counted", "in_one_line", "print_json", "print_table", "safe"]
 
 
 def safe(text: str, *, keeping: str = "\n\t") -> str:
@@ -23,12 +19,18 @@ def safe(text: str, *, keeping: str = "\n\t") -> str:
     >>> safe("a\\x1b[2Jb\\nc")
     'a\\\\x1b[2Jb\\nc'
     """
-    return "".join(
-        each
-        if each in keeping or each in _JOINERS or unicodedata.category(each) not in _REFUSED
-        else each.encode("unicode_escape").decode()
-        for each in text
-    )
+    from perdure.memory.plain import visible
+
+    return visible(text, keeping=keeping)
+
+
+def counted(number: int, what: str) -> str:
+    """``number`` and its noun.
+
+    >>> counted(1, "fact"), counted(2, "fact")
+    ('1 fact', '2 facts')
+    """
+    return f"{number} {what}{'s' if number != 1 else ''}"
 
 
 def in_one_line(text: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from perdure.cli.memory_flags import add_place, opened, told
-from perdure.cli.memory_lines import print_json
+from perdure.cli.memory_lines import counted, print_json
 
 __all__ = ["add_parser", "main"]
 
@@ -43,6 +43,5 @@ def main(args: argparse.Namespace) -> int:
     if args.json:
         print_json(done)
     else:
-        count = len(done.facts)
-        print(f"{done.name}: {count} fact{'s' if count != 1 else ''}" + ("" if done.new else ", known already"))
+        print(f"{done.name}: {counted(len(done.facts), 'fact')}" + ("" if done.new else ", known already"))
     return 0

@@ -11,7 +11,7 @@ import functools
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -25,13 +25,13 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-def _verb(method: Callable[Concatenate[Memory, P], T]) -> Callable[Concatenate[AsyncMemory, P], Any]:
+def _verb(method: Callable[Concatenate[Memory, P], T]) -> Callable[Concatenate[AsyncMemory, P], Coroutine[Any, Any, T]]:
     """The verb ``method`` of a memory, to await."""
 
-    @functools.wraps(method)
-    async def awaited(self: AsyncMemory, *args: P.args, **kwargs: P.kwargs) -> T:
+    async def awaited(self: AsyncMemory, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return await self._run(lambda memory: method(memory, *args, **kwargs))
 
+    functools.update_wrapper(awaited, method)
     return awaited
 
 

@@ -75,6 +75,11 @@ class Memory:
         self._index.close()
         self._ledger.close()
 
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, for those parts of perdure that read it as it is."""
+        return self._ledger
+
     def observe(
         self,
         text: str,

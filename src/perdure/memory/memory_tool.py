@@ -47,8 +47,8 @@ class MemoryTool:
     """
 
     def __init__(self, memory: Memory) -> None:
-        self._ledger = memory._ledger
-        self._files = AgentFiles(memory._ledger)
+        self._ledger = memory.ledger
+        self._files = AgentFiles(memory.ledger)
         self._do: dict[str, Callable[[Mapping[str, Any]], str]] = {
             "view": self._view,
             "create": self._create,
@@ -218,7 +218,8 @@ def _range(given: object, lines: int) -> tuple[int, int]:
 
 
 def _places(text: str, old: str) -> list[int]:
-    found, at = [], text.find(old)
+    found: list[int] = []
+    at = text.find(old)
     while at != -1 and len(found) < 20:
         found.append(text.count("\n", 0, at) + 1)
         at = text.find(old, at + 1)

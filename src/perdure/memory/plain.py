@@ -9,13 +9,17 @@ from __future__ import annotations
 import dataclasses
 import datetime as dt
 import enum
+import unicodedata
 from collections.abc import Mapping
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Final
 
 from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Link, Observed, Topic
 
-__all__ = ["plain", "unicode_of"]
+__all__ = ["plain", "unicode_of", "visible"]
+
+_REFUSED: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_JOINERS: Final = "\u200c\u200d"  # scripts and emoji need them
 
 
 def unicode_of(text: str) -> str:
@@ -25,6 +29,20 @@ def unicode_of(text: str) -> str:
     'a\\\\ud800b'
     """
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+def visible(text: str, *, keeping: str = "\n\t") -> str:
+    """``text`` with control and invisible characters escaped, also those that turn the direction of writing.
+
+    >>> visible("a\\x1b[2Jb\\nc")
+    'a\\\\x1b[2Jb\\nc'
+    """
+    return "".join(
+        each
+        if each in keeping or each in _JOINERS or unicodedata.category(each) not in _REFUSED
+        else each.encode("unicode_escape").decode()
+        for each in text
+    )
 
 
 def plain(value: Any) -> Any:

@@ -93,9 +93,9 @@ class Tool:
             raise CallError(
                 f"{self.name} has no argument {unicode_of(strange[0])[:40]!r}; it has {', '.join(self.params)}"
             )
-        found = {}
+        found: dict[str, Any] = {}
         for name, param in self.params.items():
-            value = given.get(name)
+            value: Any = given.get(name)
             if value is None:
                 if param.required:
                     raise CallError(f"{self.name} needs {name}: {param.words}")
@@ -104,7 +104,7 @@ class Tool:
                 raise CallError(f"{name} must be {param.kind}, not {type(value).__name__}")
             if param.choices and value not in param.choices:
                 raise CallError(f"{name} must be one of {', '.join(param.choices)}")
-            size = value if param.kind == "integer" else len(value) if param.kind == "string" else 0
+            size = value if isinstance(value, int) else len(value)
             if (param.most is not None and size > param.most) or (param.least is not None and size < param.least):
                 raise CallError(f"{name} must be from {param.least or 0} to {param.most}")
             found[name] = value
