@@ -184,6 +184,7 @@ def test_nothing_is_said_of_a_job_that_is_well_and_its_records_are_gone_in_the_e
 
 
 @pytest.mark.slow
+@pytest.mark.slow
 def test_a_controller_that_is_killed_is_followed_by_one_that_watches(tmp_path: Path, runs: list[Run]) -> None:
     job = start(runs, tmp_path, "--nproc", "2", "--phase-deadline", "step=3")
     pid = int(job.said("pid-0-1"))

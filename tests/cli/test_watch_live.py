@@ -91,7 +91,7 @@ def _without_neighbours(told: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.timeout(150)
 @pytest.mark.slow
-@pytest.mark.parametrize("mode", ["talks", "saves"])
+@pytest.mark.parametrize("mode", [pytest.param("talks", marks=pytest.mark.slow), "saves"])
 def test_a_healthy_rank_may_print_what_it_likes_and_save_and_evaluate(tmp_path: Path, mode: str) -> None:
     code, told, said = watched(tmp_path, mode, 160)
     assert (code, _without_neighbours(told)) == (0, [])

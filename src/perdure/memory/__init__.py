@@ -11,6 +11,8 @@ view that people read and edit; indexes are disposable. It works without any mod
 ['Anna lives in Lisbon.']
 """
 
+from perdure.memory.consolidate import When
+from perdure.memory.keeping import Consolidation
 from perdure.memory.memory import Memory
 from perdure.memory.powers import ChatModel, Embedder, Reranker
 from perdure.memory.records import (
@@ -33,6 +35,7 @@ __all__ = [
     "Bond",
     "Change",
     "ChatModel",
+    "Consolidation",
     "Embedder",
     "Evidence",
     "Fact",
@@ -46,4 +49,5 @@ __all__ = [
     "State",
     "Tools",
     "Topic",
+    "When",
 ]

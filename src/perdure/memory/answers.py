@@ -21,7 +21,7 @@ __all__ = ["abstained", "answer_by_rules", "coverage"]
 _NOTE: Final = "by rules, without a model: these are facts as they were told, not words about them"
 _LEAST_COVERED: Final = 0.4
 """A fact that shares fewer of a question's words is about something else."""
-_OF_THE_BEST: Final = 0.5
+_OF_THE_BEST: Final = 0.6
 _STEM: Final = 4
 _RUN: Final = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
 _ASKED_BY_WORDS: Final = "words"
@@ -30,7 +30,7 @@ _ASKED_BY_WORDS: Final = "words"
 def answer_by_rules(shelf: Shelf, question: str, hits: Sequence[Hit], *, note: str = "") -> Answer:
     """Return the facts of ``hits`` that fit the question, the one that holds now first, as an answer.
 
-    A fact fits if it has enough of the question's words, or half as many as the best one, or if it was found by more
+    A fact fits if it has enough of the question's words, or most of those that the best one has, or if it was found by more
     than words. ``note`` is put before what is said of how the answer came about.
     """
     said = f"{note}; {_NOTE}" if note else _NOTE

@@ -57,12 +57,14 @@ def read_and_answer(
 
 
 def _completed(model: ChatModel, messages: Sequence[Message], limits: Limits, deadline_s: float) -> str:
-    replies: queue.SimpleQueue[str | Exception] = queue.SimpleQueue()
+    replies: queue.SimpleQueue[object] = queue.SimpleQueue()
 
     def complete() -> None:
         try:
-            reply = model.complete(messages, schema=SCHEMA, max_tokens=limits.reply_tokens, deadline_s=deadline_s)
-            replies.put(reply if isinstance(reply, str) else TypeError("a reply is a string"))
+            reply: object = model.complete(
+                messages, schema=SCHEMA, max_tokens=limits.reply_tokens, deadline_s=deadline_s
+            )
+            replies.put(reply)
         except Exception as error:  # raised again where the reply is awaited
             replies.put(error)
 
@@ -73,4 +75,6 @@ def _completed(model: ChatModel, messages: Sequence[Message], limits: Limits, de
         raise DeadlineExceeded(f"it gave no reply within {deadline_s:g} s", missing=[model.name]) from None
     if isinstance(reply, Exception):
         raise reply
+    if not isinstance(reply, str):
+        raise TypeError(f"a reply is a string, not {type(reply).__name__}")
     return reply

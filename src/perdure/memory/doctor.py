@@ -6,7 +6,6 @@ damage to it is told with what is left to do. Others add checks of their own as 
 
 from __future__ import annotations
 
-import json
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -19,6 +18,7 @@ from perdure.memory.forget import NONE, Derived, resume_purges
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect
 from perdure.memory.told import as_body, as_text
+from perdure.memory.undo import forgotten
 
 __all__ = ["Check", "Finding", "examine", "examine_folder", "examine_index", "states_of"]
 
@@ -99,12 +99,7 @@ def states_of(db: File) -> Iterator[tuple[int, str, str]]:
     """Yield (fact, the state that links and changes give it, the state that is noted) of facts where these differ."""
     db.execute("CREATE TEMP TABLE IF NOT EXISTS gone(fact INTEGER PRIMARY KEY)")
     db.execute("DELETE FROM gone")
-    for (plan,) in db.execute(
-        "SELECT plan FROM change c WHERE kind = 'forget' AND plan IS NOT NULL"
-        " AND NOT EXISTS (SELECT 1 FROM change u WHERE u.undoes = c.id)"
-    ).fetchall():
-        facts = json.loads(plan).get("facts", [])
-        db.executemany("INSERT OR IGNORE INTO gone VALUES (?)", [(each,) for each in facts])
+    db.executemany("INSERT OR IGNORE INTO gone VALUES (?)", [(each,) for each in forgotten(db)])
     yield from db.execute(
         """SELECT * FROM (SELECT f.id,
             CASE WHEN f.text IS NULL OR f.id IN (SELECT fact FROM gone) THEN 'forgotten'

@@ -27,7 +27,7 @@ __all__ = ["VERSION", "export"]
 
 VERSION: Final = 1
 
-_TOPIC: Final = ("id", "title", "aliases", "summary", "into_topic")
+_TOPIC: Final = ("id", "title", "aliases", "summary", "into_topic", "notes")
 _CHANGE: Final = ("id", "kind", "by", "outcome", "at_s", "note", "undoes", "plan")
 _LINK: Final = ("id", "kind", "fact", "other", "reason", "change", "undone")
 _EVIDENCE: Final = ("id", "body", "source", "speaker", "role", "observed", "observed_s", "told_s", "identity", "meta")
@@ -70,8 +70,9 @@ def _lines(ledger: Ledger) -> Iterator[dict[str, Any]]:
             "evidence": db.execute("SELECT count(*) FROM evidence").fetchone()[0],
             "facts": db.execute("SELECT count(*) FROM fact").fetchone()[0],
         }
-        for kind, columns in (("topic", _TOPIC), ("change", _CHANGE)):
-            for row in db.execute(f"SELECT {', '.join(columns)} FROM {kind} ORDER BY id"):
+        topics = "(SELECT t.*, coalesce(d.notes, '') AS notes FROM topic t LEFT JOIN document d ON d.topic = t.id)"
+        for kind, columns, table in (("topic", _TOPIC, topics), ("change", _CHANGE, "change")):
+            for row in db.execute(f"SELECT {', '.join(columns)} FROM {table} ORDER BY id"):
                 yield {kind: dict(zip(columns, row, strict=True))}
         facts = db.execute(f"SELECT evidence, {', '.join(_FACT)} FROM fact ORDER BY evidence, id")
         fact = next(facts, None)

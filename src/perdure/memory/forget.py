@@ -308,9 +308,10 @@ def _scrub_rest(db: File, texts: list[str]) -> None:
         ("link", ("reason",)),
         ("topic", ("title", "aliases", "summary", "file")),
         ("evidence", ("meta",)),
+        ("document", ("notes", "extra")),
     ):
         for column in columns:
-            for number, value in db.execute(f"SELECT id, {column} FROM {table} WHERE length({column}) > 3"):
+            for number, value in db.execute(f"SELECT rowid, {column} FROM {table} WHERE length({column}) > 3"):
                 pieces = {piece for _, piece in trace_scan.find([as_text(value).encode("utf-8", "replace")], needles)}
                 if pieces:
                     found.append((table, column, number, pieces))
@@ -319,7 +320,7 @@ def _scrub_rest(db: File, texts: list[str]) -> None:
         if pieces <= held:
             continue
         empty = {"plan": '{"purged": true}', "aliases": "[]", "title": f"Topic {number}", "meta": None}.get(column, "")
-        db.execute(f"UPDATE {table} SET {column} = ? WHERE id = ?", (empty, number))
+        db.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (empty, number))
         if table == "topic":
             db.execute("UPDATE topic SET revision = revision + 1 WHERE id = ?", (number,))
 

@@ -116,7 +116,8 @@ class _Taking:
         if self.ours(db, "topic", what["id"]) is None and not self._same(db, "topic", what, ("title", "summary")):
             into = what["into_topic"] if self.as_it_was else self.ours(db, "topic", what["into_topic"])
             columns = {name: what[name] for name in ("title", "aliases", "summary")}
-            self._insert(db, "topic", what, columns | {"revision": 1, "into_topic": into})
+            topic = self._insert(db, "topic", what, columns | {"revision": 1, "into_topic": into})
+            db.execute("INSERT INTO document(topic, notes, bytes) VALUES (?, ?, -1)", (topic, what["notes"]))
             self.counts["topics"] += 1
 
     def _change(self, db: File, what: dict[str, Any]) -> None:
@@ -311,7 +312,14 @@ def _object(value: object) -> bool:
 
 
 _FIELDS: Final[dict[str, dict[str, Callable[[object], bool]]]] = {
-    "topic": {"id": _id, "title": _text, "aliases": _names, "summary": _text, "into_topic": _or_none(_id)},
+    "topic": {
+        "id": _id,
+        "title": _text,
+        "aliases": _names,
+        "summary": _text,
+        "into_topic": _or_none(_id),
+        "notes": _text,
+    },
     "change": {
         "id": _id,
         "kind": _text,

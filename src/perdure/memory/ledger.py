@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, DeadlineExceeded
+from perdure.memory.counting import count_revisions
 from perdure.memory.group_commit import GroupCommit
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
 from perdure.memory.schema import check, create
@@ -194,6 +195,7 @@ class Ledger:
         """By who leads only."""
         if self._writer is None:
             self._writer = self._connect()
+            count_revisions(self._writer)
         self._turns.take(until)
         try:
             if self._inode_now() != self._inode:

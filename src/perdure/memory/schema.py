@@ -81,6 +81,17 @@ CREATE TABLE link(
 );
 CREATE INDEX link_fact ON link(fact);
 CREATE INDEX link_other ON link(other);
+CREATE TABLE document(
+  topic INTEGER PRIMARY KEY,
+  bytes INTEGER NOT NULL DEFAULT 0, -- of the facts of the topic, kept beside them for speed (-1: to be counted)
+  held INTEGER NOT NULL DEFAULT 0, -- 1 where a person has taken back a cut or a merge: rules leave it as it is
+  notes TEXT NOT NULL DEFAULT '', -- what a person wrote under Notes
+  extra TEXT NOT NULL DEFAULT '', -- lines that a person added to the front matter
+  shown TEXT NOT NULL DEFAULT '{}', -- ids that the document showed, and since when: the base of a merge
+  intent TEXT -- what is about to be written: digest, file, revision, shown
+);
+CREATE INDEX document_bytes ON document(bytes);
+CREATE TABLE route(key INTEGER PRIMARY KEY, topic INTEGER NOT NULL);
 CREATE TABLE topic(
   id INTEGER PRIMARY KEY,
   title TEXT NOT NULL,

@@ -10,7 +10,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from perdure.adapters.torch.probe_frames import Doing, look
-from perdure.adapters.torch.probe_gradients import Budget
+from perdure.adapters.torch.probe_gradients import Budget, Small
 
 
 def here() -> frozenset[Doing]:
@@ -67,6 +67,25 @@ def test_a_module_evaluates_in_evaluation_mode_alone() -> None:
     assert module.eval()() == {Doing.EVALUATING}
 
 
+def test_a_few_small_gradients_are_looked_at_for_numbers_that_are_not_finite_or_far_too_large() -> None:
+    sizes = [(100, 1000), (4,), (7, 7), (1,), (9,), (11,)]
+    parameters = [torch.nn.Parameter(torch.zeros(size)) for size in sizes]
+    assert Small.among(parameters) is None  # no gradients yet
+    for each in parameters:
+        each.grad = torch.ones_like(each)
+    small = Small.among(parameters)
+    assert small is not None
+    for number, wrong in ((1, float("inf")), (3, float("nan")), (4, -1e30), (5, 3e38)):
+        gradient = parameters[number].grad
+        assert gradient is not None
+        assert small.is_finite()
+        gradient[0] = wrong
+        assert not small.is_finite()
+        gradient[0] = 1.0
+    parameters[1].grad = None
+    assert small.is_finite()
+
+
 def test_a_budget_looks_as_often_as_its_share_allows() -> None:
     budget = Budget(share=0.01)
     looked = []
@@ -77,6 +96,10 @@ def test_a_budget_looks_as_often_as_its_share_allows() -> None:
     assert looked[0] == 2
     assert budget.every == 10
     assert 95 <= len(looked) <= 101
+    busy = Budget(share=0.01)
+    for cost_ns in [100_000] * 20 + [5_000_000] + [100_000] * 2:  # once somebody else had the processor meanwhile
+        busy.done(2, cost_ns, 10_000_000)
+    assert busy.every <= 2
     cheap = Budget(share=0.01)
     cheap.done(2, 10_000, 10_000_000)
     assert cheap.every == 1

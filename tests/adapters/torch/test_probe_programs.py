@@ -258,12 +258,15 @@ def test_a_compiled_model_is_compiled_once_and_stays_whole(folder: str, backend:
     def work() -> list[tuple[list[float], int, int]]:
         return [compiled(kind) for kind in ("plain", "ddp")]
 
+    alive: list[torch.optim.Optimizer] = []  # the first is not collected, or the second would count from its first step
+
     def compiled(kind: str) -> tuple[list[float], int, int]:
         torch._dynamo.reset()
         torch._dynamo.utils.counters.clear()
         model = ddp() if kind == "ddp" else layers()
         forward = torch.compile(model, backend=backend, fullgraph=kind == "plain")
         optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+        alive.append(optimizer)
         step = torch.compile(optimizer.step, backend=backend)
         for _ in range(6):
             optimizer.zero_grad()

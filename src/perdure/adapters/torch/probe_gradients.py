@@ -11,9 +11,9 @@ from gradients that nobody has reduced yet:
 
 Reading all of a large gradient costs a pass over memory, so it is done each K-th step, with K as small as a share of
 0.1 % of the step's time allows (1 for small models or long steps). That what begins in between is not missed, each
-step looks at a small parameter among those whose gradient comes last (under FSDP1 at none): what goes wrong in a batch,
-an activation or a weight has reached it by then. A single number that goes wrong in one gradient alone is found for
-sure where K is 1.
+step looks at a few small parameters among those whose gradient comes last (under FSDP1 at none, under FSDP2 at one):
+what goes wrong in a batch, an activation or a weight has reached them by then. A single number that goes wrong in one
+gradient alone is found for sure where K is 1, or where that gradient is among these.
 
 The whole norm is read where the optimizer begins its step, by the same rule with a quarter of the share; where the
 program clips by ``clip_grad_norm_``, it is the norm that this has found. Of a sharded gradient it is not known without
@@ -35,12 +35,14 @@ import torch
 from perdure.adapters.torch.probe_later import Later
 from perdure.progress.vitals import VitalsFile
 
-__all__ = ["Budget", "Gradients"]
+__all__ = ["Budget", "Gradients", "Small"]
 
 _now = time.monotonic_ns
 _LOCAL_SHARE, _WHOLE_SHARE = 0.001, 0.00025
 _MOST_STEPS = 1000
-_SMALL = 16384  # elements of a parameter that is looked at in each step
+_SMALL = 16384  # elements of the parameters that are looked at in each step
+_MOST_SMALL = 4
+_LARGEST = 2.0**64  # its square overflows float32
 _LAST = 8
 _MOST_LASTS = 8  # parameters that are hooked for good, because their gradient came last in some backward
 _LEARN = 8
@@ -63,8 +65,14 @@ class Budget:
         return step >= self._next
 
     def done(self, step: int, cost_ns: int, step_ns: int) -> None:
-        """It was done in ``step`` and has cost ``cost_ns``, of steps that take ``step_ns``."""
-        self._cost_ns = cost_ns if not self._cost_ns else 0.7 * self._cost_ns + 0.3 * min(cost_ns, 4 * self._cost_ns)
+        """It was done in ``step`` and has cost ``cost_ns``, of steps that take ``step_ns``.
+
+        What it costs is believed soon where it is less than was thought, and slowly where it is more: on a busy machine
+        most of that is what others took meanwhile.
+        """
+        known = self._cost_ns or cost_ns
+        more = cost_ns - known
+        self._cost_ns = known + (0.5 * more if more < 0 else min(0.3 * more, 0.1 * known))
         if step_ns > 0:
             self.every = max(1, min(_MOST_STEPS, math.ceil(self._cost_ns / (self._share * step_ns))))
         self._next = step + self.every
@@ -225,7 +233,7 @@ class Gradients:
         elif small_of is not None and small_of is group:
             there = [each for parameter in group.fsdp_params for each in _unsharded(parameter)]
             least = min((each for each in there if _is_small(each)), key=lambda each: each.numel(), default=None)
-            if least is not None and not _is_finite(least):
+            if least is not None and not _is_finite(least, torch.float32 if least.dtype in _NARROW else None):
                 self._bad_small = True
 
     def look_flat(self, handle: Any) -> None:
@@ -283,31 +291,31 @@ class Gradients:
 
 
 class Small:
-    """A small parameter whose gradient is looked at in each step."""
+    """The smallest of some parameters, a few of them, whose gradients are looked at in each step."""
 
-    def __init__(self, parameter: torch.Tensor) -> None:
-        self._parameter = weakref.ref(parameter)
-        self._dtype = torch.float32 if parameter.dtype in _NARROW else None
+    def __init__(self, parameters: Sequence[torch.Tensor]) -> None:
+        self._each = [(weakref.ref(each), torch.float32 if each.dtype in _NARROW else None) for each in parameters]
 
     @classmethod
     def among(cls, parameters: Iterable[torch.Tensor]) -> Small | None:
-        """The smallest of ``parameters`` that has a dense gradient on the CPU and is small."""
-        fit = (each for each in parameters if each.grad is not None and _is_small(each.grad))
-        least = min(fit, key=lambda each: each.numel(), default=None)
-        return None if least is None else cls(least)
+        """The smallest of ``parameters`` that have a dense gradient on the CPU and are small together."""
+        fit = sorted((each for each in parameters if each.grad is not None and _is_small(each.grad)), key=torch.numel)
+        room = _SMALL
+        chosen: list[torch.Tensor] = []
+        for each in fit[:_MOST_SMALL]:
+            room -= each.numel()
+            if room >= 0:
+                chosen.append(each)
+        return cls(chosen) if chosen else None
 
     def is_finite(self) -> bool:
-        """Whether its gradient is; also where it has none.
-
-        A sum, because of all that torch has for this it touches the least memory when its code is not in a cache: the
-        step has just filled them.
-        """
-        parameter = self._parameter()
-        gradient = None if parameter is None else parameter.grad
-        if gradient is None:
-            return True
-        total = gradient.sum(dtype=self._dtype).item()
-        return bool(total - total == 0)
+        """Whether their gradients are; also where one has none."""
+        for known, dtype in self._each:
+            parameter = known()
+            gradient = None if parameter is None else parameter.grad
+            if gradient is not None and not _is_finite(gradient, dtype):
+                return False
+        return True
 
 
 def _is_small(gradient: torch.Tensor) -> bool:
@@ -315,9 +323,13 @@ def _is_small(gradient: torch.Tensor) -> bool:
     return strided and 0 < gradient.numel() <= _SMALL and gradient.is_cpu and gradient.is_floating_point()
 
 
-def _is_finite(gradient: torch.Tensor) -> bool:
-    total = gradient.sum(dtype=torch.float32 if gradient.dtype in _NARROW else None).item()
-    return bool(total - total == 0)
+def _is_finite(gradient: torch.Tensor, dtype: torch.dtype | None) -> bool:
+    """Whether a gradient is finite, and so is its square.
+
+    A sum, because of all that torch has for this it touches the least memory when its code is not in a cache: the step
+    has just filled them.
+    """
+    return bool(abs(gradient.sum(dtype=dtype).item()) < _LARGEST)
 
 
 def _hook(parameter: torch.Tensor, call: Callable[[torch.Tensor], None]) -> Any:
