@@ -169,7 +169,9 @@ def test_on_a_terminal_there_is_a_table_and_a_question(tmp_path: Path) -> None:
 def _on_a_terminal(root: Path, answer: bytes, *words: str) -> str:
     ours, theirs = pty.openpty()
     command = [sys.executable, "-m", "perdure", "memory", *words, "--root", str(root)]
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"COLUMNS": "120"}) as it:
+    with subprocess.Popen(
+        command, stdin=theirs, stdout=theirs, stderr=theirs, env=os.environ | {"COLUMNS": "120"}
+    ) as it:
         os.close(theirs)
         os.write(ours, answer)
         said = b""
@@ -202,3 +204,41 @@ print(sorted(heavy & set(sys.modules)), file=sys.stderr)
     assert done.stderr == "[]\n"
     for name in ("observe", "search", "ask", "history", "forget", "backup", "export", "import", "doctor", "mcp"):
         assert f"\n    {name} " in done.stdout
+
+
+def test_topics_are_sorted_shown_edited_and_taken_back(shell: Shell) -> None:
+    for text in ("Anna lives in Porto.", "Anna has a cat.", "Anna works for a bakery.", "Ben has a dog."):
+        shell("observe", text)
+    assert shell.json("consolidate", "--dry-run")["consolidation"]["staged"] == 4
+    assert shell("consolidate").startswith("c")
+    assert shell("consolidate").startswith("nothing was left to sort")
+    topics = shell.json("topics")["topics"]
+    anna = next(each for each in topics if "Anna" in each["title"])
+    assert f"{anna['id']}\t{anna['title']}" in shell("topics")
+    for name in (anna["id"], anna["title"]):
+        assert "Anna lives in Porto." in shell("show", name)
+    assert shell.json("show", anna["id"])["topic"]["id"] == anna["id"]
+    change = shell("edit", "f1", "Anna lives in Lisbon.").partition(":")[0]
+    document = shell("show", anna["id"])
+    assert document.index("Anna lives in Lisbon.") < document.index("Anna lives in Porto.")
+    assert "f1 (superseded" in shell("show", "f1")
+    assert shell.json("show", "f1")["fact"]["state"] == "superseded"
+    assert "e1, told by user" in shell("show", "e1")
+    assert change in shell("undo")
+    assert change in shell("undo", change, "--dry-run")
+    shell("undo", change, code=64)
+    assert "--yes" in shell.err
+    assert "takes back" in shell("undo", change, "--yes")
+    assert "f1 (current" in shell("show", "f1")
+    shell("show", "nobody", code=64)
+    shell("edit", "f99", "x", code=64)
+    shell("edit", "f1", " ", code=64)
+    shell("consolidate", "--endpoint", "http://127.0.0.1:1/v1", code=64)
+
+
+def test_bench_compares_with_a_plain_file_and_leaves_nothing(shell: Shell) -> None:
+    found = shell.json("bench", "--facts", "200")
+    assert found["facts"] == 200
+    assert found["observe_over_append"] == pytest.approx(found["observe_s"] / found["append_s"])
+    assert list(shell.root.iterdir()) == []
+    shell("bench", "--facts", "1", code=64)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import sys
 
-from perdure.cli.memory_flags import add_place, opened
+from perdure.cli.memory_flags import add_model, add_place, model_of, opened
 from perdure.cli.memory_lines import print_json, safe
 from perdure.cli.memory_search import print_hits
 
@@ -19,6 +20,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         description="Answer a question from memory. Without a model the answer is the facts that hold now, ranked.",
     )
     parser.add_argument("question", metavar="QUESTION")
+    add_model(parser)
     add_place(parser)
     parser.set_defaults(func=main)
 
@@ -26,7 +28,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Ask."""
 
-    with opened(args) as memory:
+    with opened(args, model=model_of(args)) as memory:
         answer = memory.ask(args.question)
     if args.json:
         print_json(answer)
@@ -35,7 +37,5 @@ def main(args: argparse.Namespace) -> int:
         print(safe(answer.text))
     print_hits(answer.hits)
     if answer.note:
-        import sys
-
         print(f"({safe(answer.note)})", file=sys.stderr)
     return 0

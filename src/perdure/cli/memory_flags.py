@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 from perdure.errors import CallError
 
 if TYPE_CHECKING:
-    from perdure.memory import Memory
+    from perdure.memory import ChatModel, Memory
 
-__all__ = ["add_place", "add_sure", "home", "opened", "sure", "told"]
+__all__ = ["add_model", "add_place", "add_sure", "home", "model_of", "opened", "sure", "told"]
 
 
 def add_place(parser: argparse.ArgumentParser) -> None:
@@ -40,7 +40,29 @@ def home(args: argparse.Namespace) -> Path:
     return (Path(data) if os.path.isabs(data) else Path(os.path.expanduser("~/.local/share"))) / "perdure" / "memory"
 
 
-def opened(args: argparse.Namespace, *, make: bool = False) -> Memory:
+def add_model(parser: argparse.ArgumentParser) -> None:
+    """Add --endpoint and --model."""
+    parser.add_argument(
+        "--endpoint",
+        metavar="URL",
+        help="let a model help that is behind this OpenAI-compatible endpoint, as http://127.0.0.1:8080/v1; its key, "
+        "if it needs one, is in PERDURE_MEMORY_KEY",
+    )
+    parser.add_argument("--model", metavar="NAME", help="which model of the endpoint")
+
+
+def model_of(args: argparse.Namespace) -> ChatModel | None:
+    """The model that is meant, or None."""
+    if (args.endpoint is None) != (args.model is None):
+        raise CallError("--endpoint and --model go together")
+    if args.endpoint is None:
+        return None
+    from perdure.adapters.llm import OpenAIChat
+
+    return OpenAIChat(args.endpoint, args.model, key=os.environ.get("PERDURE_MEMORY_KEY") or None)
+
+
+def opened(args: argparse.Namespace, *, make: bool = False, model: ChatModel | None = None) -> Memory:
     """The memory that is meant. One that is not there is made only where something is to be kept in it."""
     from perdure.memory import Memory
     from perdure.memory.spaces import folder_of, spaces_in
@@ -50,7 +72,7 @@ def opened(args: argparse.Namespace, *, make: bool = False) -> Memory:
         there = spaces_in(root)
         known = f"there are {', '.join(map(repr, there[:20]))}" if there else "there is none yet"
         raise CallError(f"there is no memory {args.space!r} in {root}; {known}: perdure memory observe makes one")
-    return Memory(root, space=args.space)
+    return Memory(root, space=args.space, model=model)
 
 
 def told(words: str | None, file: str | None) -> str:

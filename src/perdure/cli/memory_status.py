@@ -26,11 +26,13 @@ def main(args: argparse.Namespace) -> int:
     from perdure.memory.plain import plain
 
     with opened(args) as memory:
-        found = plain(memory.status())
+        found = plain(memory.status()) | {"consolidation": plain(memory.consolidation())}
     if args.json:
         print_json(found)
         return 0
     rows = []
+    last = found["consolidation"].pop("last")
+    found["consolidation"]["last"] = "none" if last is None else f"{last['id']} {last['outcome']}"
     for name, value in found.items():
         told = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else value
         rows.append((name.replace("_", " "), told))

@@ -120,11 +120,7 @@ class Space:
 
     def changes(self, *, limit: int = 50, before: int | None = None) -> Sequence[Change]:
         """The latest changes, the newest first."""
-        rows = self.memory.ledger.connection().execute(
-            "SELECT id, kind, by, outcome, at_s, note FROM change WHERE id < ? ORDER BY id DESC LIMIT ?",
-            (before if before is not None else 1 << 62, limit),
-        )
-        return [Change(*row) for row in rows]
+        return self.memory.changes(limit=limit, before=before)
 
 
 class Memories:
