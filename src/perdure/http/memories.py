@@ -47,7 +47,7 @@ class Space:
     def __init__(self, memory: Memory) -> None:
         self.memory = memory
         self.name = memory.space
-        self.key = memory.folder.name
+        self.key = _key(memory.folder)
 
     def topics(self, *, after: int = 0) -> tuple[list[Topic], int]:
         """Topics after number ``after``, and how many there are."""
@@ -135,7 +135,7 @@ class Memories:
         """The names of the spaces, by key."""
         if self.root is None:
             return {}
-        return {folder_of(self.root, name).name: name for name in spaces_in(self.root)}
+        return {_key(folder_of(self.root, name)): name for name in spaces_in(self.root)}
 
     def get(self, key: str) -> Space:
         """The space of that key. Raises `CallError` where there is none."""
@@ -153,6 +153,12 @@ class Memories:
             for each in self._opened.values():
                 each.memory.close()
             self._opened.clear()
+
+
+def _key(folder: Path) -> str:
+    """How an address names a space: its folder's name with ``~``, which is in none, for percent signs, which proxies
+    and browsers may read once more than they should."""
+    return folder.name.replace("%", "~")
 
 
 def _number(name: str, letter: str) -> int:
