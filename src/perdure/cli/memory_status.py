@@ -34,7 +34,9 @@ def main(args: argparse.Namespace) -> int:
     last = found["consolidation"].pop("last")
     found["consolidation"]["last"] = "none" if last is None else f"{last['id']} {last['outcome']}"
     for name, value in found.items():
-        told = ", ".join(f"{key} {each}" for key, each in value.items()) if isinstance(value, dict) else value
+        told = value
+        if isinstance(value, dict):
+            told = ", ".join(f"{key.replace('_', ' ')} {each}" for key, each in value.items() if each not in ("", {}))
         rows.append((name.replace("_", " "), told))
     print_table(("", ""), rows)
     return 0

@@ -288,9 +288,9 @@ def _replace(db: File, now_s: float, gone: Sequence[_Spot], new: Sequence[int], 
         "INSERT INTO change(kind, by, outcome, at_s, note, plan) VALUES (?, ?, 'ok', ?, ?, ?)",
         ("edit" if new else "forget", _BY, now_s, why, None if new else plan),
     ).lastrowid
-    for each in _heirs(db, before):
-        db.execute("UPDATE link SET undone = ? WHERE id = ?", (change, each[0]))
-        db.execute("UPDATE fact SET state = 'current' WHERE id = ? AND state = 'duplicate'", (each[1],))
+    for link, heir in _heirs(db, before):
+        db.execute("UPDATE link SET undone = ? WHERE id = ?", (change, link))
+        db.execute("UPDATE fact SET state = 'current' WHERE id = ? AND state = 'duplicate'", (heir,))
     texts = {as_text(row[1]): row[0] for row in _rows(db, new)}
     said = [each for each in gone if each.fact in before]
     for at, each in enumerate(said):

@@ -104,7 +104,7 @@ class Tool:
                 raise CallError(f"{name} must be {param.kind}, not {type(value).__name__}")
             if param.choices and value not in param.choices:
                 raise CallError(f"{name} must be one of {', '.join(param.choices)}")
-            size = value if isinstance(value, int) else len(value)
+            size: int = value if param.kind in ("integer", "boolean") else len(value)
             if (param.most is not None and size > param.most) or (param.least is not None and size < param.least):
                 raise CallError(f"{name} must be from {param.least or 0} to {param.most}")
             found[name] = value
