@@ -163,6 +163,29 @@ def test_what_others_said_as_well_is_shown_when_what_stood_for_it_is_forgotten(t
         assert memory.doctor() == []
 
 
+def test_documents_of_touched_topics_are_to_be_written_anew(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.observe("One thing. Another thing.")
+        with memory._ledger.change() as db:
+            db.execute("INSERT INTO topic(title) VALUES ('a'), ('b')")
+            db.execute("UPDATE fact SET topic = 1")
+        seen: list[object] = []
+        read = "SELECT revision FROM topic ORDER BY id"
+        first, second = [row[0] for row in memory._ledger.connection().execute(read)]
+        derived = Derived(
+            index=seen.append, documents=lambda: seen.append(memory.status().by_state.get("forgotten", "purged"))
+        )
+        forget(memory._ledger, Target(fact=1), derived=derived)
+        raised, same = [row[0] for row in memory._ledger.connection().execute(read)]
+        assert raised > first
+        assert same == second
+        forget(memory._ledger, Target(topic=1), mode="purge", derived=derived)
+        last, same = [row[0] for row in memory._ledger.connection().execute(read)]
+        assert last > raised
+        assert same == second
+        assert seen == [[1], 1, [1], "purged"]
+
+
 def test_forgetting_names_exactly_one_thing_that_there_is(tmp_path: Path) -> None:
     with Memory(tmp_path) as memory:
         for wrong in (
@@ -252,10 +275,10 @@ def test_every_piece_of_twelve_bytes_is_found_wherever_it_lies(
     cut = data.draw(st.integers(0, len(hay) // 4)) * 4
     found = list(find([hay[:cut], hay[cut:]], Needles([needle])))
     assert found
-    assert all(hay[at : at + len(each)] == each for at, each in found)
-    assert all(each in needle for _, each in found)
+    assert all(hay[at : at + len(each)] == each for at, each, _ in found)
+    assert all(each in needle for _, each, _ in found)
 
 
 def test_short_texts_are_looked_for_whole() -> None:
     needles = Needles([b"4711", b"ab", b"aaaaaaaaaaaaaaaa"])
-    assert list(find([b"my pin is 4711 ab aaaaaaaaaaaaaaaaaaaa"], needles)) == [(10, b"4711")]
+    assert list(find([b"my pin is 4711 ab aaaaaaaaaaaaaaaaaaaa"], needles)) == [(10, b"4711", 1)]

@@ -33,14 +33,26 @@ from perdure.memory.copies import scrub_copies
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect, cut_log
 from perdure.memory.told import as_body, as_text
-from perdure.memory.traces import METHOD, Looked, forms_of, held_elsewhere, look_through
+from perdure.memory.traces import METHOD, Looked, batches_of, held_elsewhere, look_through
 from perdure.memory.whole_files import write_whole
 from perdure.process.lock import FileLock
 
 __all__ = ["NONE", "Derived", "Receipt", "Target", "forget", "resume_purges"]
 
 _GAP: Final = "\u2588"
-_DEADLINE_S: Final = 120.0
+_DEADLINE_S: Final = 600.0
+_REPEATING: Final = (
+    ("change", "note"),
+    ("change", "plan"),
+    ("link", "reason"),
+    ("topic", "title"),
+    ("topic", "aliases"),
+    ("topic", "summary"),
+    ("topic", "file"),
+    ("evidence", "meta"),
+    ("document", "notes"),
+    ("document", "extra"),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,6 +130,9 @@ def forget(
 ) -> Receipt:
     """Forget ``target``. A tombstone keeps the words in the ledger, and can be undone; a purge cannot.
 
+    What a forgotten fact had replaced stays replaced. After a purge nothing is known of the words, nor of their key:
+    who tells them again is believed.
+
     Raises `CallError` where there is nothing of that name, `DeadlineExceeded` where others keep old copies open: the
     words are out of the tables then, and the rest is done when the memory is opened next, or by forgetting again.
     """
@@ -138,7 +153,8 @@ def _forget(
             raise CallError(f"there is nothing to forget of {_said(target)}")
         before = _states(db, facts)
         change = _note(db, ledger.wall(), by, reason, mode, facts, whole, before)
-        _free_duplicates(db, change, facts if target.fact is None else set())
+        heirs = _free_duplicates(db, change, facts) if target.fact is None else set()
+        _touch_topics(db, facts | heirs)
         passages = _passages(db, facts)
         texts: list[str] = []
         if mode == "purge":
@@ -267,8 +283,15 @@ def _note(
     return int(done)
 
 
-def _free_duplicates(db: File, change: int, facts: set[int]) -> None:
+def _touch_topics(db: File, facts: set[int]) -> None:
+    """The documents of their topics are to be written anew."""
+    topics = {db.execute("SELECT topic FROM fact WHERE id = ?", (each,)).fetchone()[0] for each in facts}
+    db.executemany("UPDATE topic SET revision = revision + 1 WHERE id = ?", [(each,) for each in topics - {None}])
+
+
+def _free_duplicates(db: File, change: int, facts: set[int]) -> set[int]:
     """What others have said as well is shown, now that what stood for it is forgotten; replaced, if that was."""
+    heirs: set[int] = set()
     for old in sorted(facts):
         rows = db.execute(
             "SELECT id, fact FROM link WHERE kind = 'duplicates' AND other = ? AND undone IS NULL", (old,)
@@ -278,6 +301,7 @@ def _free_duplicates(db: File, change: int, facts: set[int]) -> None:
             continue
         db.executemany("UPDATE link SET undone = ? WHERE id = ?", [(change, link) for link, _ in free])
         heir, *rest = sorted(fact for _, fact in free)
+        heirs.add(heir)
         newer = db.execute(
             "SELECT fact, reason FROM link WHERE kind = 'supersedes' AND other = ? AND undone IS NULL", (old,)
         ).fetchall()
@@ -289,6 +313,7 @@ def _free_duplicates(db: File, change: int, facts: set[int]) -> None:
         )
         state = "superseded" if newer else "current"
         db.execute("UPDATE fact SET state = ? WHERE id = ? AND state = 'duplicate'", (state, heir))
+    return heirs
 
 
 def _passages(db: File, facts: Iterable[int]) -> list[int]:
@@ -299,20 +324,14 @@ def _passages(db: File, facts: Iterable[int]) -> list[int]:
 
 def _scrub_rest(db: File, texts: list[str]) -> None:
     """Take pieces of ``texts`` out of notes, plans, reasons, titles and summaries, unless evidence still holds them."""
-    needles = trace_scan.Needles(form for text in texts for form in forms_of(text))
-    if not needles:
-        return
     found: list[tuple[str, str, int, set[bytes]]] = []
-    for table, columns in (
-        ("change", ("note", "plan")),
-        ("link", ("reason",)),
-        ("topic", ("title", "aliases", "summary", "file")),
-        ("evidence", ("meta",)),
-        ("document", ("notes", "extra")),
-    ):
-        for column in columns:
+    for batch in batches_of(texts):
+        needles = trace_scan.Needles(batch)
+        for table, column in _REPEATING if needles else ():
             for number, value in db.execute(f"SELECT rowid, {column} FROM {table} WHERE length({column}) > 3"):
-                pieces = {piece for _, piece in trace_scan.find([as_text(value).encode("utf-8", "replace")], needles)}
+                pieces = {
+                    piece for _, piece, _ in trace_scan.find([as_text(value).encode("utf-8", "replace")], needles)
+                }
                 if pieces:
                     found.append((table, column, number, pieces))
     held, _ = held_elsewhere(db, set().union(*(pieces for *_, pieces in found))) if found else (set(), set())

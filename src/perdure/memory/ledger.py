@@ -19,15 +19,14 @@ from pathlib import Path
 from typing import Any, Final
 
 from perdure.errors import BlobCorrupt, BlobMissing, CallError, DeadlineExceeded
+from perdure.memory.connections import Connections
 from perdure.memory.counting import count_revisions
 from perdure.memory.group_commit import GroupCommit
 from perdure.memory.records import Evidence, Fact, Observed, Role, State
 from perdure.memory.schema import check, create
 from perdure.memory.sqlite_files import (
     File,
-    Held,
     check_plain,
-    connect,
     cut_log,
     explained_sqlite,
     holders_of,
@@ -41,6 +40,7 @@ __all__ = ["DEADLINE_S", "FACTS", "Ledger", "as_body", "as_text", "fact_of"]
 DEADLINE_S: Final = 30.0
 """How long a writer waits for others unless told otherwise."""
 
+_PATIENCE_S: Final = 10.0
 _LEAST_BYTES: Final = 4096
 
 FACTS: Final = """SELECT f.id, f.evidence, f.start, f.stop, f.passage, f.text, e.speaker, e.role, e.source, e.observed,
@@ -62,6 +62,7 @@ class Ledger:
         self.wall = wall
         self.deadline_s = deadline_s
         self._closed = False
+        self._connections = Connections(path, busy_s=deadline_s, prepare=_prepare, made=False)
         self._begin()
         try:
             self._open()
@@ -72,8 +73,6 @@ class Ledger:
 
     def _begin(self) -> None:
         self._local = threading.local()
-        self._connections: weakref.WeakSet[File] = weakref.WeakSet()
-        self._lock = threading.Lock()
         self._writer: File | None = None
         self._turns = Turns(self.path.with_name("ledger.lock"))
         self._group: GroupCommit[Sequence[Told], list[Observed]] = GroupCommit(self._write)
@@ -129,26 +128,7 @@ class Ledger:
         writing: File | None = getattr(self._local, "writing", None)
         if writing is not None:
             return writing
-        held: Held | None = getattr(self._local, "held", None)
-        if held is None:
-            held = self._local.held = Held(self._connect())
-        return held.db
-
-    def _connect(self) -> File:
-        with self._lock:
-            if self._closed:
-                raise CallError(f"{self.path} is closed; open the memory again")
-            if not os.path.lexists(self.path):
-                raise BlobMissing(f"{self.path} was taken away; put it back, or a backup of it", file=str(self.path))
-            db = connect(self.path, busy_s=self.deadline_s)
-            self._connections.add(db)
-        db.execute("PRAGMA trusted_schema = OFF")
-        db.execute("PRAGMA cell_size_check = ON")
-        db.execute("PRAGMA journal_mode = WAL")
-        db.execute("PRAGMA synchronous = FULL")
-        db.execute("PRAGMA secure_delete = ON")
-        db.execute("PRAGMA cache_size = -8192")
-        return db
+        return self._connections.here()
 
     @contextmanager
     def change(self, *, deadline_s: float | None = None) -> Iterator[File]:
@@ -194,7 +174,7 @@ class Ledger:
     def _turn(self, until: float) -> Iterator[File]:
         """By who leads only."""
         if self._writer is None:
-            self._writer = self._connect()
+            self._writer = self._connections.another()
             count_revisions(self._writer)
         self._turns.take(until)
         try:
@@ -216,7 +196,7 @@ class Ledger:
                 yield db
                 db.execute("COMMIT")
             except BaseException:
-                if db.in_transaction:
+                if not db.closing and db.in_transaction:
                     db.execute("ROLLBACK")
                 raise
 
@@ -344,18 +324,28 @@ class Ledger:
 
     def close(self) -> None:
         """Close all connections, of all threads. Twice is fine."""
-        with self._lock:
-            self._closed = True
-            for db in list(self._connections):
-                db.close()
-            self._writer = None
-        self._local = threading.local()
+        # A transaction of another thread ends first; one that does not end is rolled back.
+        alone = getattr(self._local, "writing", None) is None and self._group.lead(until=time.monotonic() + _PATIENCE_S)
+        self._closed = True
+        self._connections.close()
+        self._writer = None
         self._turns.close()
+        if alone:
+            self._group.follow()
 
     def _after_fork(self) -> None:
         self._turns.close()  # the parent's stays as it is: it is another descriptor of the same open file
         if not self._closed:
             self._begin()
+
+
+def _prepare(db: File) -> None:
+    db.execute("PRAGMA trusted_schema = OFF")
+    db.execute("PRAGMA cell_size_check = ON")
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA synchronous = FULL")
+    db.execute("PRAGMA secure_delete = ON")
+    db.execute("PRAGMA cache_size = -8192")
 
 
 def fact_of(row: Sequence[Any]) -> Fact:

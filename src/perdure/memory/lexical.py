@@ -141,9 +141,30 @@ class LexicalIndex:
             )
             return list(rows)
 
+    def containing(self, name: Sequence[str], *, with_any: Sequence[str] = (), limit: int) -> list[int]:
+        """Return passages with the words of ``name`` side by side, and one of ``with_any`` if there are any.
+
+        The newest come first. Of what was told since the last `catch_up` it knows nothing.
+        """
+        phrase = _phrase(" ".join(name))
+        if not any(name):
+            return []
+        some = " OR ".join(_phrase(word) for word in with_any)
+        match = f"{phrase} AND ({some})" if some else phrase
+        with self._lock:
+            rows = self._db.execute(
+                "SELECT rowid FROM passage WHERE passage MATCH ? ORDER BY rowid DESC LIMIT ?", (match, limit)
+            )
+            return [row[0] for row in rows]
+
     def close(self) -> None:
         """Close the index."""
         self._db.close()
+
+
+def _phrase(words: str) -> str:
+    sound = words.encode("utf-8", "replace").decode()
+    return '"' + sound.replace('"', '""').replace("\0", " ") + '"'
 
 
 def _joined(rows: Iterable[Sequence[Any]]) -> str:

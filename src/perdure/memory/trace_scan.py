@@ -2,7 +2,7 @@
 
 Method. Let a text be the needle and a file the haystack. Whatever they have in common over at least 12 bytes contains 8
 bytes that begin, in the haystack, at a multiple of 4. So of the haystack only every fourth 8-byte word is looked up in
-the set of all 8-byte words of the needles, by a table first and exactly then; where one is found, the 12 bytes around
+the set of all 8-byte words of the needles, by a table first and exactly then; where one is found, every 12 bytes around
 it are compared. Needles of 4 to 11 bytes are looked for whole. Pieces of fewer than 3 different bytes (padding) do not
 count. The cost is that of reading, nearly whatever the needles are.
 
@@ -30,7 +30,6 @@ _WORD: Final = 8
 _SHORTEST: Final = 4
 _MOST: Final = 300_000
 _CHUNK: Final = 8 << 20
-_BITS: Final = 20
 _APART: Final = b"\xff" * LEAST_BYTES
 _MIX: Final = np.uint64(0x9E3779B97F4A7C15)
 
@@ -41,74 +40,72 @@ class Needles:
     def __init__(self, texts: Iterable[bytes]) -> None:
         wanted = {each for each in texts if len(each) >= _SHORTEST and len(set(each)) > 2}
         self.short = sorted(each for each in wanted if len(each) < LEAST_BYTES)
-        whole = sorted(each for each in wanted if len(each) >= LEAST_BYTES)
-        words = [np.empty(0, np.uint64)]
-        for text in whole:
-            for at in range(_WORD):
-                count = (len(text) - at) // _WORD
-                if count > 0:
-                    words.append(np.frombuffer(text, "<u8", count, at).astype(np.uint64))
-        self._words = np.unique(np.concatenate(words))
-        self._table = np.zeros(1 << _BITS, bool)
-        self._table[_hash(self._words)] = True
-        self._all = _APART.join(whole)
+        self._all = _APART.join(sorted(each for each in wanted if len(each) >= LEAST_BYTES))
+        words = [
+            np.frombuffer(self._all, "<u8", (len(self._all) - at) // _WORD, at)
+            for at in range(_WORD if self._all else 0)
+            if len(self._all) >= at + _WORD
+        ]
+        self._words = np.unique(np.concatenate([np.empty(0, "<u8"), *words]))
+        self._bits = min(max(len(self._words).bit_length() + 3, 16), 25)
+        self._table = np.zeros(1 << self._bits, bool)
+        self._table[_hash(self._words, self._bits)] = True
 
     def __bool__(self) -> bool:
         return bool(self.short) or len(self._words) > 0
 
-    def candidates(self, chunk: bytes) -> list[int]:
-        """Where an 8-byte word of a needle begins in ``chunk``, at multiples of 4."""
-        found: list[int] = []
+    def pieces_in(self, chunk: bytes) -> Iterator[tuple[int, bytes, int]]:
+        """(offset of the first, 12 bytes, how often) of the pieces that hold a word at a multiple of 4."""
+        if len(chunk) < LEAST_BYTES or not len(self._words):
+            return
+        may_start = np.zeros(len(chunk) + LEAST_BYTES, bool)  # shifted, for pieces that would begin before the chunk
         for offset in (0, 4):
-            count = (len(chunk) - offset) // _WORD
-            if count <= 0 or not len(self._words):
-                continue
-            words = np.frombuffer(chunk, "<u8", count, offset)
-            maybe = np.flatnonzero(self._table[_hash(words)])
-            at = np.searchsorted(self._words, words[maybe])
-            same = self._words[np.minimum(at, len(self._words) - 1)] == words[maybe]
-            found += [int(each) * _WORD + offset for each in maybe[same]]
-        return sorted(found)
+            words = np.frombuffer(chunk, "<u8", (len(chunk) - offset) // _WORD, offset)
+            found = np.flatnonzero(self._table[_hash(words, self._bits)])
+            at = found[self._has(words[found])] * _WORD + offset
+            for back in range(LEAST_BYTES - _WORD + 1):
+                may_start[at - back + LEAST_BYTES] = True
+        starts = np.flatnonzero(may_start[LEAST_BYTES : len(chunk) + 1])
+        ahead, behind = _words_at(chunk, starts), _words_at(chunk, starts + (LEAST_BYTES - _WORD))
+        both = self._has(ahead) & self._has(behind)
+        # Two pieces of the same mixture are one with a chance of 1 in 2**64.
+        _, first, counts = np.unique((ahead * _MIX ^ behind)[both], return_index=True, return_counts=True)
+        starts = starts[both]
+        for at, count in zip(starts[first].tolist(), counts.tolist(), strict=True):
+            piece = chunk[at : at + LEAST_BYTES]
+            if len(set(piece)) > 2 and piece in self._all:
+                yield at, piece, count
 
-    def piece_at(self, chunk: bytes, at: int) -> tuple[int, bytes] | None:
-        """The 12 bytes of a needle that hold the word at ``at``, and where they begin."""
-        for start in range(max(0, at - (LEAST_BYTES - _WORD)), at + 1):
-            piece = chunk[start : start + LEAST_BYTES]
-            if len(piece) < LEAST_BYTES or len(set(piece)) < 3:
-                continue
-            if self._has(piece[:_WORD]) and self._has(piece[-_WORD:]) and piece in self._all:
-                return start, piece
-        return None
-
-    def _has(self, word: bytes) -> bool:
-        value = np.uint64(int.from_bytes(word, "little"))
-        at = int(np.searchsorted(self._words, value))
-        return at < len(self._words) and bool(self._words[at] == value)
+    def _has(self, words: NDArray[np.uint64]) -> NDArray[np.bool_]:
+        at = np.searchsorted(self._words, words)
+        same: NDArray[np.bool_] = self._words[np.minimum(at, len(self._words) - 1)] == words
+        return same
 
 
-def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes]]:
-    """Yield (offset, the bytes that a needle has as well) for each place, some of them twice.
+def find(chunks: Iterable[bytes], needles: Needles) -> Iterator[tuple[int, bytes, int]]:
+    """Yield (offset of the first, the bytes that a needle has as well, how often), once a chunk for the same bytes.
 
-    All chunks but the last must have a multiple of 4 bytes.
+    All chunks but the last must have a multiple of 4 bytes. A few at the edges of chunks are counted twice.
     """
     tail, base = b"", 0
     for each in chunks:
         chunk = tail + each
-        for at in needles.candidates(chunk):
-            found = needles.piece_at(chunk, at)
-            if found is not None:
-                yield base + found[0], found[1]
+        yield from ((base + at, piece, count) for at, piece, count in needles.pieces_in(chunk))
         for short in needles.short:
-            at = chunk.find(short)
-            while at >= 0:
-                yield base + at, short
-                at = chunk.find(short, at + 1)
+            if (at := chunk.find(short)) >= 0:
+                yield base + at, short, chunk.count(short)
         tail = chunk[-16:] if len(chunk) >= 16 else chunk
         base += len(chunk) - len(tail)
 
 
-def _hash(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    return (words * _MIX) >> np.uint64(64 - _BITS)
+def _words_at(data: bytes, starts: NDArray[np.int64]) -> NDArray[np.uint64]:
+    """The 8-byte words of ``data`` that begin at ``starts``."""
+    every = np.ndarray((len(data) - _WORD + 1,), "<u8", data, 0, (1,))
+    return every[starts]
+
+
+def _hash(words: NDArray[np.uint64], bits: int) -> NDArray[np.uint64]:
+    return (words * _MIX) >> np.uint64(64 - bits)
 
 
 def _chunks(path: str) -> Iterator[bytes]:
@@ -127,8 +124,8 @@ def main() -> None:
         pieces: collections.Counter[str] = collections.Counter()
         error = ""
         try:
-            for _, piece in itertools.chain(find([name], needles), find(_chunks(path), needles)):
-                pieces[piece.hex()] += 1
+            for _, piece, count in itertools.chain(find([name], needles), find(_chunks(path), needles)):
+                pieces[piece.hex()] += count
                 if len(pieces) > _MOST:
                     error = f"more than {_MOST} different pieces are in it, which are too many to tell apart"
                     break

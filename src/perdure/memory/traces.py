@@ -11,7 +11,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from perdure.memory.ledger import Ledger
     from perdure.memory.sqlite_files import File
 
-__all__ = ["METHOD", "Looked", "forms_of", "held_elsewhere", "look_through"]
+__all__ = ["METHOD", "Looked", "batches_of", "forms_of", "held_elsewhere", "look_through"]
 
 METHOD: Final = (
     "every byte of every file of the space, and each file's name, was compared with the purged texts: as UTF-8, as"
@@ -32,7 +32,7 @@ METHOD: Final = (
     " (a text of 4 to 11 bytes as a whole; shorter ones, and runs of fewer than 3 different bytes, cannot be told from"
     " chance), unless other evidence still holds those bytes. The blocks that the file system has let go are not read."
 )
-_BATCH_BYTES: Final = 16 << 20
+_BATCH_BYTES: Final = 4 << 20
 _ROWS: Final = 20_000
 
 
@@ -51,8 +51,8 @@ class Looked:
 def forms_of(text: str) -> set[bytes]:
     """The bytes as which a text may lie in a file.
 
-    >>> sorted(forms_of("Abcd"))[:2]
-    [b'A\\x00b\\x00c\\x00d\\x00', b'Abcd']
+    >>> sorted(forms_of("Hi"))
+    [b'\\x00H\\x00i', b'H\\x00i\\x00', b'Hi', b'hi']
     """
     escaped = json.dumps(text)[1:-1].encode()
     return {
@@ -73,7 +73,7 @@ def look_through(
     """
     looked: dict[str, Looked] = {str(each): Looked(str(each), 0, 0) for each in files}
     sharing: set[int] = set()
-    for batch in _batches(texts):
+    for batch in batches_of(texts):
         answer = _scan(files, batch, deadline_s=deadline_s)
         pieces = {bytes.fromhex(piece) for found in answer.values() for piece in found["pieces"]}
         held, by = held_elsewhere(ledger.connection(), pieces)
@@ -118,7 +118,7 @@ def _compare(
     while batch := list(itertools.islice(told, _ROWS)):
         joined = b"\xff".join(form for _, form in batch)
         ends = list(itertools.accumulate(len(form) + 1 for _, form in batch))
-        for offset, piece in trace_scan.find([joined], needles):
+        for offset, piece, _ in trace_scan.find([joined], needles):
             if piece in pieces:
                 held.add(piece)
                 by.add(batch[bisect.bisect_right(ends, offset)][0])
@@ -134,7 +134,8 @@ def _others(text: str) -> Iterable[bytes]:
     return forms_of(text)
 
 
-def _batches(texts: Iterable[str]) -> Iterable[list[bytes]]:
+def batches_of(texts: Iterable[str]) -> Iterator[list[bytes]]:
+    """The forms of ``texts``, in lists of a few megabytes."""
     batch: list[bytes] = []
     size = 0
     for text in texts:

@@ -144,7 +144,7 @@ class ScriptedEndpoint:
 
 
 class ScriptedModel:
-    """A `ChatModel` that replies from a list; an exception in it is raised. ``asked`` holds the messages of each call."""
+    """A `ChatModel` that replies from a list; an exception in it is raised. ``asked`` holds each call's messages."""
 
     def __init__(
         self, replies: Iterable[str | Exception | Callable[[Sequence[Message]], str]], *, name: str = "scripted"
