@@ -16,7 +16,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         "consolidate",
         help="sort what was told into topics",
         description="Sort what was told and is not sorted yet into topics, and write their documents. Rules do it, or "
-        "a model, which may only choose among ids: nothing that was told is rewritten. Edits of documents are taken in.",
+        "a model, which may only choose among ids: nothing that was told is rewritten. Edits of documents are taken "
+        "in.",
     )
     parser.add_argument("--dry-run", action="store_true", help="say what waits, and do nothing")
     add_model(parser)

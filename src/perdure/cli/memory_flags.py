@@ -62,8 +62,13 @@ def model_of(args: argparse.Namespace) -> ChatModel | None:
     return OpenAIChat(args.endpoint, args.model, key=os.environ.get("PERDURE_MEMORY_KEY") or None)
 
 
-def opened(args: argparse.Namespace, *, make: bool = False, model: ChatModel | None = None) -> Memory:
-    """The memory that is meant. One that is not there is made only where something is to be kept in it."""
+def opened(
+    args: argparse.Namespace, *, make: bool = False, model: ChatModel | None = None, auto_s: float | None = None
+) -> Memory:
+    """The memory that is meant. One that is not there is made only where something is to be kept in it.
+
+    With ``auto_s`` it looks so often whether it is time to consolidate.
+    """
     from perdure.memory import Memory
     from perdure.memory.spaces import folder_of, spaces_in
 
@@ -72,7 +77,7 @@ def opened(args: argparse.Namespace, *, make: bool = False, model: ChatModel | N
         there = spaces_in(root)
         known = f"there are {', '.join(map(repr, there[:20]))}" if there else "there is none yet"
         raise CallError(f"there is no memory {args.space!r} in {root}; {known}: perdure memory observe makes one")
-    return Memory(root, space=args.space, model=model)
+    return Memory(root, space=args.space, model=model, auto=auto_s)
 
 
 def told(words: str | None, file: str | None) -> str:

@@ -13,6 +13,7 @@ from perdure.errors import CallError
 __all__ = ["add_parser", "main"]
 
 _LEAST_TOKEN = 16
+_LOOK_S = 30.0
 
 
 def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -22,7 +23,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         help="serve a memory to agents by the Model Context Protocol",
         description="Serve one memory to an agent: over stdin and stdout, or with --http over HTTP at /mcp. The memory "
         "is chosen here; no call reaches another. Agents may search, and keep what they are told; they may forget "
-        "(never purge) only with --allow-forget. Needs pip install 'perdure[memory]'.",
+        "(never purge) only with --allow-forget. What they keep is sorted into topics by rules. Needs pip "
+        "install 'perdure[memory]'.",
     )
     parser.add_argument("--http", metavar="HOST:PORT", help="over HTTP, as 127.0.0.1:8765 (port 0: a free one)")
     parser.add_argument(
@@ -58,7 +60,7 @@ def main(args: argparse.Namespace) -> int:
             f"{place[0]} can be reached by others than this machine: give a token with --token-file or "
             "PERDURE_MEMORY_TOKEN (for example what openssl rand -hex 32 prints)"
         )
-    with opened(args, make=not args.read_only) as memory:
+    with opened(args, make=not args.read_only, auto_s=None if args.read_only else _LOOK_S) as memory:
         toolbox = Toolbox(memory, writes=not args.read_only, forgets=args.allow_forget)
         if place is None:
             serve_stdio(toolbox)

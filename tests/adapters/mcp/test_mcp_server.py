@@ -45,8 +45,10 @@ async def called(client: Client, name: str, **arguments: Any) -> Any:
 
 
 @contextlib.contextmanager
-def served(root: Path, *options: str, env: dict[str, str] | None = None) -> Iterator[str]:
-    """A server over HTTP; where it is."""
+def served(
+    root: Path, *options: str, env: dict[str, str] | None = None, end: signal.Signals = signal.SIGTERM
+) -> Iterator[str]:
+    """A server over HTTP; where it is. It is ended by the signal ``end``."""
     words = [*COMMAND, "--root", str(root), "--http", "127.0.0.1:0", *options]
     with subprocess.Popen(words, stdout=subprocess.PIPE, text=True, env=os.environ | (env or {})) as process:
         try:
@@ -55,8 +57,8 @@ def served(root: Path, *options: str, env: dict[str, str] | None = None) -> Iter
             assert found is not None
             yield found[1]
         finally:
-            process.send_signal(signal.SIGTERM)
-            assert process.wait(30) in (0, -signal.SIGTERM)
+            process.send_signal(end)
+            assert process.wait(30) in (0, -end)
 
 
 def test_an_agent_keeps_and_finds_over_stdio(tmp_path: Path) -> None:
@@ -164,3 +166,15 @@ def test_the_server_listens_to_others_only_with_a_token(tmp_path: Path) -> None:
     assert run("--http", "nonsense").returncode == 64
     assert run("--read-only", "--space", "none").returncode == 64
     assert run("--read-only", "--allow-forget").returncode == 2
+
+
+def test_a_server_that_was_killed_has_lost_nothing_that_it_acknowledged(tmp_path: Path) -> None:
+    async def work(client: Client) -> None:
+        done = await asyncio.gather(*(called(client, "observe", text=f"Number {n}.") for n in range(20)))
+        assert len({each["id"] for each in done}) == 20
+
+    with served(tmp_path, end=signal.SIGKILL) as url:
+        with_client(url, work)
+    with Memory(tmp_path) as memory:
+        assert {memory.evidence(n).text for n in range(1, 21)} == {f"Number {n}." for n in range(20)}
+        assert memory.doctor() == []

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from perdure.adapters.mcp.tools import MOST_BYTES, Toolbox, bounded
 from perdure.errors import CallError
@@ -120,6 +122,35 @@ def test_hostile_text_comes_back_as_data(memory: Memory) -> None:
     assert "\x1b" not in box.call("search", {"query": "Anna instructions"})
     box.call("observe", {"text": "no Unicode: \ud800"})
     assert box.call("evidence", {"id": "e2"}).encode()
+
+
+anything = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.sampled_from(["f1", "e1", "view", "user"]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=5,
+)
+names = st.sampled_from(
+    ["text", "role", "at", "key", "question", "query", "id", "fact", "limit", "command", "path", "file_text", "pattern",
+     "regex", "after", "since", "start", "view_range", "insert_line", "self", "name"]
+)  # fmt: skip
+
+
+def test_no_arguments_bring_a_tool_to_fall(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        box = Toolbox(memory, forgets=True)
+        box.call("observe", {"text": "Anna lives in Lisbon."})
+
+        @given(st.sampled_from(sorted(box.tools)), st.dictionaries(names, anything, max_size=4))
+        @settings(max_examples=250, deadline=None)
+        def check(name: str, arguments: dict[str, Any]) -> None:
+            try:
+                answer = box.call(name, arguments)
+            except CallError as error:
+                answer = str(error)
+            json.dumps(answer, ensure_ascii=False).encode()
+            assert str(tmp_path) not in json.dumps(answer)
+
+        check()
 
 
 def test_errors_name_no_place_of_this_machine(memory: Memory) -> None:

@@ -87,7 +87,7 @@ class Tool:
         """The arguments that were given. Raises `CallError` that says which is wrong."""
         if self.given_schema is not None:
             return dict(given)
-        kinds: dict[str, type] = {"string": str, "integer": int, "boolean": bool, "array": list}
+        kinds: dict[str, Any] = {"string": str, "integer": int, "boolean": bool, "array": list}
         strange = sorted(set(given) - set(self.params))
         if strange:
             raise CallError(
@@ -104,7 +104,7 @@ class Tool:
                 raise CallError(f"{name} must be {param.kind}, not {type(value).__name__}")
             if param.choices and value not in param.choices:
                 raise CallError(f"{name} must be one of {', '.join(param.choices)}")
-            size: int = value if param.kind in ("integer", "boolean") else len(value)
+            size = len(str(value)) if param.kind == "string" else int(value) if param.kind == "integer" else 0
             if (param.most is not None and size > param.most) or (param.least is not None and size < param.least):
                 raise CallError(f"{name} must be from {param.least or 0} to {param.most}")
             found[name] = value
