@@ -107,6 +107,37 @@ def test_files_are_there_when_the_memory_is_opened_again(tool: MemoryTool, memor
         assert do(MemoryTool(again), "view").splitlines()[1:] == ["     1\tone", "     2\ttwo", "     3\tthree"]
 
 
+def test_files_travel_with_an_export_also_beside_others_of_the_same_name(
+    tool: MemoryTool, memory: Memory, tmp_path: Path
+) -> None:
+    do(tool, "create", file_text="one\ntwo\n")
+    do(tool, "insert", insert_line=2, insert_text="three")
+    do(tool, "create", "/memories/b", file_text="else")
+    do(tool, "delete", "/memories/b")
+    memory.export(tmp_path / "out")
+    with Memory(tmp_path / "n") as other:
+        mine = MemoryTool(other)
+        do(mine, "create", file_text="uno\ndue\n")
+        do(mine, "insert", insert_line=0, insert_text="zero")
+        other.import_(tmp_path / "out")
+        assert do(mine, "view").splitlines()[1:] == ["     1\tone", "     2\ttwo", "     3\tthree"]
+        assert "/memories/b" not in do(mine, "view", "/memories")
+        assert "zero" in found(other, "zero")
+
+
+def test_what_is_purged_is_gone_from_the_file(tool: MemoryTool, memory: Memory) -> None:
+    do(tool, "create", file_text="Anna has a cat.\nThe code is 4711.\n")
+    do(tool, "insert", insert_line=2, insert_text="Ben has a dog.")
+    (hit,) = memory.search("code", limit=1)
+    memory.forget(fact=hit.fact.name, mode="purge")
+    assert "4711" not in do(tool, "view")
+    assert "Ben has a dog." in do(tool, "view")
+    memory.forget(evidence="e1", mode="purge")
+    assert do(MemoryTool(memory), "view").splitlines()[1:] == ["     1\tBen has a dog."]
+    do(tool, "str_replace", old_str="dog", new_str="bird")
+    assert found(memory, "Ben")[0] == "Ben has a bird."
+
+
 @pytest.mark.parametrize(
     "path",
     [

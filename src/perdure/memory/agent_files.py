@@ -4,17 +4,17 @@ A version of a file is a list of *pieces*: characters ``start`` to ``stop`` of a
 to tell its text. To edit it is to tell the lines that are new, widened to whole statements, so that no fact is cut;
 the version then has that evidence between the pieces that stay. Facts of lines that went away are superseded by those
 that came, or forgotten (a tombstone) where none came; to delete or to rename tells an empty text. A version is its
-evidence's ``meta``; its idempotency key has the number of the version, and all of an edit is one transaction, so that
-of two who edit at once the second edits what the first has made.
+evidence's ``meta``, and names evidence by a token in its idempotency key, which an export carries along, where ids
+change. All of an edit is one transaction, so that of two who edit at once the second edits what the first has made.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+import secrets
 import threading
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from perdure.errors import CallError
@@ -44,9 +44,17 @@ Piece = tuple[int, int, int]
 class Version:
     """The latest version of a file; ``pieces`` is None where it was deleted."""
 
-    number: int
     pieces: tuple[Piece, ...] | None
-    size_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    """The versions up to evidence ``last``; ``numbers`` are the evidence of each token, ``tokens`` the other way."""
+
+    last: int = 0
+    versions: dict[str, Version] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    tokens: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +73,7 @@ class AgentFiles:
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
         self._lock = threading.Lock()
-        self._last = 0
-        self._known: dict[str, Version] = {}
+        self._known = _Seen()
 
     def all(self) -> dict[str, Version]:
         """The files that there are, by name."""
@@ -91,7 +98,7 @@ class AgentFiles:
                 raise CallError(f"{above} is a file, so nothing can lie below it", path=above)
             if len(files) >= _MOST_FILES:
                 raise CallError(f"there are {_MOST_FILES} files already; delete or join some")
-            self._tell(db, name, versions.get(name), text, None)
+            self._tell(db, name, text, None)
 
     def edit(self, name: str, start: int, stop: int, words: str) -> None:
         """Put ``words`` in the place of the characters ``start`` to ``stop`` of a file.
@@ -110,7 +117,7 @@ class AgentFiles:
                 first, last = _widened(text, spots, first, last + 1)
                 told = text[first:start] + words + text[stop:last]
             stays = [*_between(db, pieces, 0, first), None, *_between(db, pieces, last, len(text))]
-            new = self._tell(db, name, version, told, stays)
+            new = self._tell(db, name, told, stays)
             gone = [each for each in spots if first <= each.start and each.stop <= last]
             _replace(db, self._ledger.wall(), gone, new, f"{name} was edited")
 
@@ -121,17 +128,16 @@ class AgentFiles:
             for name in names:
                 version = self._there(name)
                 gone += _spots(db, version.pieces or ())
-                self._tell(db, name, version, "", None, op="delete")
+                self._tell(db, name, "", None, op="delete")
             _replace(db, self._ledger.wall(), gone, (), "deleted by the agent")
 
     def rename(self, names: Iterable[tuple[str, str]]) -> None:
         """Give files other names, all or none. The caller has looked that nothing is there."""
         with self._ledger.change() as db:
-            versions = self._versions()
             for old, new in names:
                 version = self._there(old)
-                self._tell(db, new, versions.get(new), "", list(version.pieces or ()))
-                self._tell(db, old, version, "", None, op="delete")
+                self._tell(db, new, "", version.pieces or ())
+                self._tell(db, old, "", None, op="delete")
 
     def _there(self, name: str) -> Version:
         version = self._versions().get(name)
@@ -140,69 +146,75 @@ class AgentFiles:
         return version
 
     def _tell(
-        self,
-        db: File,
-        name: str,
-        before: Version | None,
-        text: str,
-        pieces: list[Piece | None] | None,
-        op: str = "save",
+        self, db: File, name: str, text: str, pieces: Sequence[Piece | None] | None, op: str = "save"
     ) -> tuple[int, ...]:
         """Keep the next version; None among pieces (or no pieces) stands for the text that is told with it."""
-        number = 1 if before is None else before.number + 1
-        noted = None if pieces is None else [list(each) if each is not None else None for each in pieces]
+        tokens = self._seen().tokens
+        noted = None if pieces is None else [[tokens[each[0]], *each[1:]] if each else None for each in pieces]
         told = Told.of(
             text,
             source=f"{KEYS}{name}",
             speaker="",
             role=Role.ASSISTANT,
             observed=moment_of(None, now_s=self._ledger.wall()),
-            key=f"{KEYS}{hashlib.sha256(name.encode()).hexdigest()[:32]}:{number}",
+            key=f"{KEYS}{secrets.token_hex(8)}",
             dated=False,
-            meta={"memory_tool": {"op": op, "path": name, "version": number, "pieces": noted}},
+            meta={"memory_tool": {"op": op, "path": name, "pieces": noted}},
         )
         (kept,) = self._ledger.keep([told])
-        if not kept.new:
-            raise CallError(f"version {number} of {name} is there already, told by something else; give another name")
         return kept.facts
 
     def _versions(self) -> dict[str, Version]:
-        """The latest version of each file, deleted ones too, as this thread's transaction sees them."""
+        """The latest version of each file, deleted ones too."""
+        return self._seen().versions
+
+    def _seen(self) -> _Seen:
+        """What this thread's transaction sees."""
         db = self._ledger.connection()
         with self._lock:
-            last, known = self._last, dict(self._known)
+            known = self._known
         # The first time by the index of keys, then by what was told since.
-        which = "" if last == 0 else "+"
+        which = "" if known.last == 0 else "+"
         rows = db.execute(
-            "SELECT id, meta, length(CAST(body AS BLOB)), length(body) FROM evidence"
+            "SELECT id, identity, meta, length(body) FROM evidence"
             f" WHERE {which}identity >= 'k:{KEYS}' AND {which}identity < 'k:memory-tool;' AND id > ? ORDER BY id",
-            (last,),
+            (known.last,),
         ).fetchall()
-        for number, meta, _, characters in rows:
-            found = _version_in(number, meta, characters or 0)
+        if not rows:
+            return known
+        seen = _Seen(rows[-1][0], dict(known.versions), dict(known.numbers), dict(known.tokens))
+        for number, identity, meta, characters in rows:
+            token = identity.removeprefix(f"k:{KEYS}")
+            seen.numbers[token], seen.tokens[number] = number, token
+            found = _version_in(number, meta, characters or 0, seen.numbers)
             if found is not None:
-                known[found[0]] = found[1]
-        if rows and not db.in_transaction:
+                seen.versions[found[0]] = found[1]
+        if not db.in_transaction:
             with self._lock:
-                if rows[-1][0] > self._last:
-                    self._last, self._known = rows[-1][0], dict(known)
-        return known
+                self._known = max(self._known, seen, key=lambda each: each.last)
+        return seen
 
 
-def _version_in(number: int, meta: str | None, characters: int) -> tuple[str, Version] | None:
-    """The version that a row of evidence tells; None where it tells none that this release understands."""
+def _version_in(
+    number: int, meta: str | None, characters: int, numbers: Mapping[str, int]
+) -> tuple[str, Version] | None:
+    """The version that a row of evidence tells; None where it tells none that this release understands.
+
+    What a piece was taken from may be purged: then there is no such piece.
+    """
     try:
         noted: Any = json.loads(meta or "{}")["memory_tool"]
-        name, op, pieces = file_name(noted["path"]), noted["op"], noted["pieces"]
-        if op == "delete":
-            return name, Version(int(noted["version"]), None)
-        own = (number, 0, characters)
-        given = [own] if pieces is None else [own if each is None else tuple(map(int, each)) for each in pieces]
-        if any(len(each) != 3 or not 0 <= each[1] <= each[2] for each in given):
-            return None
-        kept = tuple((each[0], each[1], each[2]) for each in given if each[1] < each[2])
-        return name, Version(int(noted["version"]), kept)
-    except (KeyError, TypeError, ValueError, RecursionError):  # CallError is a ValueError
+        name, pieces = file_name(noted["path"]), noted["pieces"]
+        if noted["op"] == "delete":
+            return name, Version(None)
+        kept: list[Piece] = []
+        for each in [None] if pieces is None else pieces:
+            token, start, stop = ("", 0, characters) if each is None else (str(each[0]), int(each[1]), int(each[2]))
+            evidence = numbers.get(token) if token else number
+            if evidence is not None and 0 <= start < stop:
+                kept.append((evidence, start, stop))
+        return name, Version(tuple(kept))
+    except (KeyError, IndexError, TypeError, ValueError, RecursionError):  # CallError is a ValueError
         return None
 
 
