@@ -14,6 +14,7 @@ import pytest
 from browser import Browser, chromium
 from starlette.testclient import TestClient
 
+from perdure.cli.main import main
 from perdure.http.serve import console
 from perdure.memory import Memory
 
@@ -123,6 +124,13 @@ def test_long_evidence_comes_in_parts(tmp_path: Path) -> None:
     assert "Number 0 is here." in page
     assert 'href="/memory/default/evidence/e1?start=20000"' in page
     assert "Before" in client.get("/memory/default/evidence/e1?start=20000").text
+
+
+def test_a_console_of_a_folder_that_is_not_there_does_not_start(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["console", "--memory", str(tmp_path / "none")]) == 64
+    assert "perdure memory observe" in capsys.readouterr().err
 
 
 @contextmanager

@@ -107,6 +107,18 @@ def test_files_are_there_when_the_memory_is_opened_again(tool: MemoryTool, memor
         assert do(MemoryTool(again), "view").splitlines()[1:] == ["     1\tone", "     2\ttwo", "     3\tthree"]
 
 
+def test_a_person_can_take_back_what_an_agent_did_to_its_file(tool: MemoryTool, memory: Memory) -> None:
+    do(tool, "create", file_text="Anna has a cat.\nBen has a dog.\n")
+    do(tool, "str_replace", old_str="cat", new_str="bird")
+    do(tool, "delete")
+    assert [memory.fact(n).state for n in (1, 2, 3)] == [State.SUPERSEDED, State.FORGOTTEN, State.FORGOTTEN]
+    assert memory.doctor() == []
+    for change in [each for each in memory.changes() if each.by == "memory-tool"]:
+        memory.undo(change.id)
+    assert [memory.fact(n).state for n in (1, 2)] == [State.CURRENT, State.CURRENT]
+    assert memory.doctor() == []
+
+
 def test_files_travel_with_an_export_also_beside_others_of_the_same_name(
     tool: MemoryTool, memory: Memory, tmp_path: Path
 ) -> None:
