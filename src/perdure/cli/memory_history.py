@@ -25,6 +25,8 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
 def main(args: argparse.Namespace) -> int:
     """Show it."""
 
+    from perdure.memory.plain import who_of
+
     with opened(args) as memory:
         found = memory.history(args.fact)
     if args.json:
@@ -36,7 +38,7 @@ def main(args: argparse.Namespace) -> int:
         bound.get(link.fact, []).append(f"{link.kind.value} f{link.other}{why}")
     rows = []
     for each in found.facts:
-        who, since = each.speaker or each.role.value, each.since or each.observed[:10]
+        who, since = who_of(each), each.since or each.observed[:10]
         rows.append((each.name, each.text, who, since, each.state.value, "; ".join(bound[each.id])))
     print_table(("id", "fact", "who", "since", "state", "why"), rows)
     return 0

@@ -46,11 +46,12 @@ def main(args: argparse.Namespace) -> int:
 def print_hits(hits: Sequence[Hit]) -> None:
     """Print what was found, the best first."""
 
+    from perdure.memory.plain import who_of
+
     rows = []
     for each in hits:
         said = [f"replaced by {', '.join(f'f{by}' for by in each.by)}"] if each.by else []
         said += [f"against {', '.join(f'f{other}' for other in each.conflicts)}"] if each.conflicts else []
         fact = each.fact
-        who = fact.speaker or fact.role.value
-        rows.append((fact.name, fact.text, who, fact.observed[:10], "; ".join([fact.state.value, *said])))
+        rows.append((fact.name, fact.text, who_of(fact), fact.observed[:10], "; ".join([fact.state.value, *said])))
     print_table(("id", "fact", "who", "told", "state"), rows)

@@ -18,7 +18,7 @@ from perdure.http.jobs import Jobs
 from perdure.http.memories import MOST, FactSeen, Memories, Space, TopicSeen
 from perdure.http.pages import Page, day, esc, respond, tag
 from perdure.memory import Change, Evidence, Fact, Hit, Link, Topic
-from perdure.memory.plain import visible
+from perdure.memory.plain import visible, who_of
 
 __all__ = ["PAGE"]
 
@@ -164,10 +164,11 @@ def _said(space: Space, fact: Fact) -> str:
 
 
 def _told(space: Space, fact: Fact) -> str:
-    holds = " to ".join(filter(None, [fact.since or "", fact.until or ""]))
+    times = (("since", fact.since), ("until", fact.until))
+    holds = " ".join(f"{word} {at[:10]}" for word, at in times if at)
     source = _link(_path(space.key, "evidence", f"e{fact.evidence}"), f"e{fact.evidence}")
     return (
-        f"{tag('td', visible(fact.speaker) or fact.role.value)}{tag('td', visible(fact.observed[:10]), class_='n')}"
+        f"{tag('td', who_of(fact))}{tag('td', visible(fact.observed[:10]), class_='n')}"
         f"{tag('td', visible(holds), class_='n')}{tag('td', inside=_pill(fact))}{tag('td', inside=source)}"
     )
 
@@ -178,7 +179,7 @@ def _pill(fact: Fact) -> str:
 
 def _fact(space: Space, seen: FactSeen) -> str:
     fact = seen.fact
-    said = f"{fact.state.value}; {visible(fact.speaker) or fact.role.value}, told {fact.observed}"
+    said = f"{fact.state.value}; {who_of(fact)}, told {fact.observed}"
     topic = ""
     if fact.topic is not None:
         name = f"t{fact.topic}"

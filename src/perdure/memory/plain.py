@@ -14,9 +14,9 @@ from collections.abc import Mapping
 from pathlib import PurePath
 from typing import Any, Final
 
-from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Link, Observed, Topic
+from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Link, Observed, Role, Topic
 
-__all__ = ["plain", "unicode_of", "visible"]
+__all__ = ["plain", "unicode_of", "visible", "who_of"]
 
 _REFUSED: Final = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _JOINERS: Final = "\u200c\u200d"  # scripts and emoji need them
@@ -43,6 +43,14 @@ def visible(text: str, *, keeping: str = "\n\t") -> str:
         else each.encode("unicode_escape").decode()
         for each in text
     )
+
+
+def who_of(told: Fact | Evidence) -> str:
+    """Whose word it is, in short: the name, and the role where that is not simply the user's."""
+    name = visible(told.speaker, keeping="")
+    if not name:
+        return told.role.value
+    return name if told.role is Role.USER else f"{name} ({told.role.value})"
 
 
 def plain(value: Any) -> Any:
