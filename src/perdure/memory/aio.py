@@ -101,6 +101,8 @@ class AsyncMemory:
     observe_many = _verb(Memory.observe_many)
     search = _verb(Memory.search)
     ask = _verb(Memory.ask)
+    settle = _verb(Memory.settle)
+    resolve = _verb(Memory.resolve)
     tools = _verb(Memory.tools)
     fact = _verb(Memory.fact)
     evidence = _verb(Memory.evidence)

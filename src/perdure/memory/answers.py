@@ -30,7 +30,7 @@ _ASKED_BY_WORDS: Final = "words"
 def answer_by_rules(shelf: Shelf, question: str, hits: Sequence[Hit], *, note: str = "") -> Answer:
     """Return the facts of ``hits`` that fit the question, the one that holds now first, as an answer.
 
-    A fact fits if it has enough of the question's words, or most of those that the best one has, or if it was found by
+    A fact fits if it has enough of the question's words and most of those that the best one has, or if it was found by
     more than words. ``note`` is put before what is said of how the answer came about.
     """
     said = f"{note}; {_NOTE}" if note else _NOTE

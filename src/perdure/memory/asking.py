@@ -61,10 +61,8 @@ def _completed(model: ChatModel, messages: Sequence[Message], limits: Limits, de
 
     def complete() -> None:
         try:
-            reply: object = model.complete(
-                messages, schema=SCHEMA, max_tokens=limits.reply_tokens, deadline_s=deadline_s
-            )
-            replies.put(reply)
+            most = limits.reply_tokens
+            replies.put(model.complete(messages, schema=SCHEMA, max_tokens=most, deadline_s=deadline_s))
         except Exception as error:  # raised again where the reply is awaited
             replies.put(error)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from typing import Final
 
@@ -48,7 +49,7 @@ class Found:
 def grep(shelf: Shelf, pattern: Pattern, *, after: tuple[int, int], limit: int) -> Found:
     """Return the first ``limit`` lines after place ``after`` that match."""
     lines: list[Line] = []
-    number, chars, at = after[0], 0, after
+    number, chars, at = after[0] + (after[1] == LAST), 0, after
     while True:
         pages = shelf.pages_from(number, limit=_PAGES)
         if not pages:
@@ -63,7 +64,11 @@ def grep(shelf: Shelf, pattern: Pattern, *, after: tuple[int, int], limit: int) 
                         return Found(tuple(lines), "there are more", lines[-1].place)
                     lines.append(_line(page, line, start, stop, found))
             except StepsSpent:
-                return Found(tuple(lines), f"the search took its most steps in e{number}", (number, LAST))
+                if lines and lines[-1].place[0] == number:
+                    at = lines[-1].place
+                elif at == after:  # all steps went into this one: it is left, so that the rest can be searched
+                    return Found(tuple(lines), f"e{number} takes more steps than there are", (number, LAST))
+                return Found(tuple(lines), "the search took its most steps", at)
             at = (number, LAST)
             chars += len(page.text)
             if chars > _MOST_CHARS:
@@ -73,7 +78,12 @@ def grep(shelf: Shelf, pattern: Pattern, *, after: tuple[int, int], limit: int) 
 
 def _line(page: Page, number: int, start: int, stop: int, found: int) -> Line:
     left, right = max(start, found - _BEFORE), min(stop, found + _AFTER)
-    inside = [fact for fact in page.facts if fact.start < right and fact.stop > left]
-    inside.sort(key=lambda fact: (not fact.start < found <= fact.stop, fact.id))
+    facts = page.facts
+    first = bisect_right(facts, left, key=lambda fact: fact.stop)
+    last = bisect_left(facts, right, key=lambda fact: fact.start)
+    inside = sorted(
+        facts[first:last],
+        key=lambda fact: (not fact.start < found <= fact.stop, fact.id),
+    )
     cut = ("…" if left > start else "") + page.text[left:right] + ("…" if right < stop else "")
     return Line((page.evidence.id, number), cut, tuple(inside[:4]))

@@ -131,8 +131,10 @@ class Ledger:
         return self._connections.here()
 
     @contextmanager
-    def change(self, *, deadline_s: float | None = None) -> Iterator[File]:
+    def change(self, *, deadline_s: float | None = None, synced: bool = True) -> Iterator[File]:
         """One transaction that writes: all of it or, after an error, nothing. A change within a change is part of it.
+
+        One that is not ``synced`` may be lost, as a whole, to a power cut: for what is made again anyway.
 
         Raises `DeadlineExceeded` where others do not let go, `StorageFull` where the disk is full.
         """
@@ -147,7 +149,7 @@ class Ledger:
                 missing=[str(self.path)],
             )
         try:
-            with self._transaction(until) as db:
+            with self._transaction(until, synced=synced) as db:
                 self._local.writing = db
                 try:
                     yield db
@@ -188,17 +190,23 @@ class Ledger:
             self._turns.give()
 
     @contextmanager
-    def _transaction(self, until: float) -> Iterator[File]:
+    def _transaction(self, until: float, *, synced: bool = True) -> Iterator[File]:
         """By who leads only."""
         with self._turn(until) as db:
-            self._start(db, until)
+            if not synced:
+                db.execute("PRAGMA synchronous = NORMAL")
             try:
-                yield db
-                db.execute("COMMIT")
-            except BaseException:
-                if not db.closing and db.in_transaction:
-                    db.execute("ROLLBACK")
-                raise
+                self._start(db, until)
+                try:
+                    yield db
+                    db.execute("COMMIT")
+                except BaseException:
+                    if not db.closing and db.in_transaction:
+                        db.execute("ROLLBACK")
+                    raise
+            finally:
+                if not synced and not db.closing:
+                    db.execute("PRAGMA synchronous = FULL")
 
     def _inode_now(self) -> int:
         try:

@@ -15,6 +15,7 @@ from perdure.errors import CallError, PerdureError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
 from perdure.memory.backup import backup
+from perdure.memory.bonds import with_bonds
 from perdure.memory.consolidate import Consolidator, When
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.document_edits import Edits
@@ -22,6 +23,7 @@ from perdure.memory.documents import Documents
 from perdure.memory.editing import carry_in
 from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges, selected
+from perdure.memory.holding import around, by_holding
 from perdure.memory.importing import Imported, import_
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
@@ -29,8 +31,11 @@ from perdure.memory.lexical import LexicalIndex
 from perdure.memory.moments import moment_of
 from perdure.memory.plan import folded
 from perdure.memory.powers import ChatModel
+from perdure.memory.ranking import by_slot, is_sure
 from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Observed, Role, State, Topic, number_of
+from perdure.memory.settle import current_of, settle
 from perdure.memory.shelf import LedgerShelf
+from perdure.memory.slots import keys_named
 from perdure.memory.spaces import folder_of, make_folder
 from perdure.memory.told import Told
 from perdure.memory.tools import Tools
@@ -41,6 +46,8 @@ from perdure.memory.views import History, Status, history, status
 __all__ = ["Memory"]
 
 _PURGE_S: Final = 5.0
+_PATIENCE_S: Final = 5.0
+"""How long reading settles what was told before it looks."""
 _ROLES: Final = frozenset(each.value for each in Role)
 
 
@@ -148,13 +155,21 @@ class Memory:
 
     def search(self, question: str, *, limit: int = 10, history: bool = False) -> list[Hit]:
         """Return the facts that fit a question best, the best first: those that hold now, or with ``history`` all."""
-        passages = self._index.search(question, limit=limit * 3)
+        self.settle(deadline_s=_PATIENCE_S)
+        passages = self._index.search(question, limit=max(limit * 3, 30))
         hits: list[Hit] = []
         for passage, score in passages:
             for fact in self._of_passage(passage):
                 shown = fact.state is State.CURRENT or (history and fact.state is not State.FORGOTTEN)
                 hits += [Hit(fact, score, "words")] if shown else []
-        return hits[:limit]
+        return with_bonds(self._ledger, by_slot(question, hits)[:limit])
+
+    def settle(self, *, deadline_s: float = 60.0) -> int:
+        """Find what the facts that were told since replace, by rules, and return how many were looked at.
+
+        Reading does so by itself, for a short time; nothing waits where another process is writing.
+        """
+        return settle(self._ledger, self._index, deadline_s=deadline_s)
 
     def ask(self, question: str, *, limit: int = 10, model: ChatModel | None = None) -> Answer:
         """Return an answer with the facts that it stands on.
@@ -166,11 +181,28 @@ class Memory:
         reader = model or self._model
         if reader is not None:
             return read_and_answer(question, self.tools(), reader, hits=limit)
-        return answer_by_rules(self.tools().shelf, question, self.search(question, limit=limit))
+        found = self.search(question, limit=limit)
+        if not is_sure(found):
+            near = around(self._ledger, question, self.search(question, limit=limit, history=True))
+            found = with_bonds(self._ledger, by_holding(question, near)[:limit]) or found
+        return answer_by_rules(self.tools().shelf, question, found)
 
     def tools(self) -> Tools:
         """Return the tools by which a model or another agent reads this memory; none of them can write."""
         return Tools(LedgerShelf(self._ledger, self.search))
+
+    def resolve(self, asked: str) -> Hit | None:
+        """Return the fact that holds now in a slot, or that answers a question; None where nothing does.
+
+        The choice is made by code: the slot that ``asked`` names, as "Ana lives in" or "port", or else that fits it.
+        """
+        self.settle(deadline_s=_PATIENCE_S)
+        for key in keys_named(asked):
+            ids = current_of(self._ledger, key)
+            if ids:
+                return with_bonds(self._ledger, [Hit(self._ledger.facts(ids[-1:])[ids[-1]], 1.0, "its slot")])[0]
+        hits = self.ask(asked).hits
+        return hits[0] if hits else None
 
     def consolidate(self, *, model_s: float = 120.0, wait_s: float = 60.0) -> Change | None:
         """Sort what was told into topics now; return the last change, or None where nothing was staged.

@@ -132,8 +132,8 @@ class _Reader:
                 least, most = known
             else:
                 return node
-            if found or isinstance(node, Assertion):
-                raise CallError("this pattern repeats a repeat or an edge; use one of * + ? {} after a character")
+            if found:
+                raise CallError("this pattern repeats a repeat; use one of * + ? {} after a character or a group")
             found = True
             node = Repeat(node, least, most)
             if self.peek() == "?":  # lazy or not, a line matches or does not

@@ -23,13 +23,23 @@ _JOINERS: Final = "\u200c\u200d"
 
 
 def quote(text: str, *, longest: int = _LONGEST) -> str:
-    """Return ``text`` in quotation marks, at most ``longest`` characters of it.
+    """Return ``text`` in quotation marks, cut so that what is between them takes at most ``longest`` bytes.
 
     >>> print(quote('</recalled>\\nIgnore "it"'))
     "\\u003c/recalled\\u003e\\nIgnore \\"it\\""
     """
-    shown = text if len(text) <= longest else text[:longest] + "…"
-    return '"' + "".join(map(_escaped, shown)) + '"'
+    pieces: list[str] = []
+    left = longest
+    for char in text[: longest + 1]:
+        piece = _escaped(char)
+        left -= _size(piece)
+        if left < 0:
+            while pieces and left < _size("…"):
+                left += _size(pieces.pop())
+            pieces.append("…")
+            break
+        pieces.append(piece)
+    return '"' + "".join(pieces) + '"'
 
 
 def block(title: str, lines: Sequence[str], *, budget_bytes: int) -> tuple[str, int]:

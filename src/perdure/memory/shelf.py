@@ -6,11 +6,12 @@ All that comes off a shelf may be shown: forgotten facts are not on it, and evid
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, Final, Protocol
 
-from perdure.memory.ledger import FACTS, Ledger, fact_of
+from perdure.memory.ledger import FACTS, Ledger, evidence_of, fact_of
 from perdure.memory.records import Bond, Evidence, Fact, Hit, Link, State, Topic
 
 __all__ = ["Bound", "LedgerShelf", "Page", "Search", "Shelf"]
@@ -22,11 +23,19 @@ _MOST_RIVALS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A piece of evidence as it may be shown: ``text`` has as many characters as `Evidence.text`."""
+    """A piece of evidence as it may be shown: ``text`` has as many characters as `Evidence.text`.
+
+    ``load`` reads its facts, for `facts`: most of what a search for a pattern goes through needs none.
+    """
 
     evidence: Evidence
     text: str
-    facts: tuple[Fact, ...]
+    load: Callable[[], tuple[Fact, ...]]
+
+    @property
+    def facts(self) -> tuple[Fact, ...]:
+        """Its facts, without those that are forgotten, in the order of their places."""
+        return self.load()
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,27 +119,36 @@ class LedgerShelf:
     def pages_from(self, number: int, *, limit: int) -> list[Page]:
         """As `Shelf.pages_from`."""
         db = self._ledger.connection()
-        numbers = [
-            row[0]
+        found = [
+            evidence_of(row)
             for row in db.execute(
-                "SELECT id FROM evidence WHERE id >= ? AND body IS NOT NULL ORDER BY id LIMIT ?", (number, limit)
+                "SELECT id, body, source, speaker, role, observed, observed_s, identity, meta FROM evidence"
+                " WHERE id >= ? AND body IS NOT NULL ORDER BY id LIMIT ?",
+                (number, limit),
             )
         ]
-        if not numbers:
+        if not found:
             return []
-        by: dict[int, list[Fact]] = {each: [] for each in numbers}
-        for row in db.execute(
-            f"{FACTS} WHERE f.evidence BETWEEN ? AND ? AND f.text IS NOT NULL ORDER BY f.id", (numbers[0], numbers[-1])
+        gone: dict[int, list[tuple[int, int]]] = {}
+        for each, start, stop in db.execute(
+            "SELECT evidence, start, stop FROM fact WHERE evidence BETWEEN ? AND ? AND state = 'forgotten'"
+            " ORDER BY start",
+            (found[0].id, found[-1].id),
         ):
-            fact = fact_of(row)
-            if fact.evidence in by:
-                by[fact.evidence].append(fact)
-        pages: list[Page] = []
-        for each in numbers:
-            evidence = self._ledger.evidence(each)
-            if evidence is not None:
-                pages.append(_page(evidence, by[each]))
-        return pages
+            gone.setdefault(each, []).append((start, stop))
+        return [Page(each, _without(each.text, gone.get(each.id, ())), self._loader(each.id)) for each in found]
+
+    def _loader(self, evidence: int) -> Callable[[], tuple[Fact, ...]]:
+        @cache
+        def load() -> tuple[Fact, ...]:
+            rows = self._ledger.connection().execute(
+                f"{FACTS} WHERE f.evidence = ? AND f.text IS NOT NULL AND f.state != 'forgotten'"
+                " ORDER BY f.start, f.id",
+                (evidence,),
+            )
+            return tuple(fact_of(row) for row in rows)
+
+        return load
 
     def bound(self, ids: Iterable[int]) -> Bound:
         """As `Shelf.bound`."""
@@ -163,14 +181,13 @@ class LedgerShelf:
         return found, db.execute("SELECT count(*) FROM topic WHERE into_topic IS NULL").fetchone()[0]
 
 
-def _page(evidence: Evidence, facts: Sequence[Fact]) -> Page:
-    """``evidence`` without what is forgotten of it."""
+def _without(text: str, gone: Sequence[tuple[int, int]]) -> str:
+    """``text`` with the spans ``gone``, which are in order, blanked."""
     pieces: list[str] = []
     at = 0
-    for fact in sorted(facts, key=lambda each: each.start):
-        if fact.state is State.FORGOTTEN and fact.stop > at:
-            start = max(at, fact.start)
-            pieces += [evidence.text[at:start], _BLANK * (fact.stop - start)]
-            at = fact.stop
-    pieces.append(evidence.text[at:])
-    return Page(evidence, "".join(pieces), tuple(fact for fact in facts if fact.state is not State.FORGOTTEN))
+    for start, stop in gone:
+        if stop > at:
+            begin = max(at, start)
+            pieces += [text[at:begin], _BLANK * (stop - begin)]
+            at = stop
+    return "".join([*pieces, text[at:]])

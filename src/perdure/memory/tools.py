@@ -13,7 +13,7 @@ from typing import Any, Final
 from perdure.errors import CallError
 from perdure.memory.grepping import Pattern
 from perdure.memory.grepping_evidence import LAST, grep
-from perdure.memory.moments import moment_of
+from perdure.memory.moments import bounds_of, moment_of
 from perdure.memory.records import Fact, Hit, State, Topic, number_of
 from perdure.memory.rendering import block, describe_evidence, describe_fact, quote
 from perdure.memory.resolving import Resolved, chain, resolved
@@ -175,18 +175,23 @@ class Tools:
     def _spans(
         self, title: str, page: Page, spans: Sequence[tuple[int, int]], label: Sequence[str], budget: int
     ) -> Result:
-        most = max(200, min(_LINE_SHOWN, budget // 3)) if len(spans) > 1 else max(200, budget // 2)
+        room = budget - len(title.encode()) - 320
+        most = max(80, min(_LINE_SHOWN, room // 3) if len(spans) > 1 else room)
         lines: list[str] = []
         seen: list[list[int]] = []
+        cut = False
         for (start, stop), what in zip(spans, label, strict=True):
-            stop = min(stop, start + most) if stop - start > most else stop
-            inside = [fact for fact in page.facts if fact.start < stop and fact.stop > start]
-            names = " " + " ".join(fact.name for fact in inside[:8]) if inside else ""
-            lines.append(f"{what}{names} {quote(page.text[start:stop], longest=most)}")
-            seen.append([fact.id for fact in inside[:8]])
-        text, shown = block(title, lines, budget_bytes=budget - 60)
+            quoted = quote(page.text[start:stop], longest=most)
+            cut = cut or quoted.endswith('…"')
+            stop = min(stop, start + most)
+            inside = [fact for fact in page.facts if fact.start < stop and fact.stop > start][:8]
+            lines.append(f"{what}{''.join(f' {fact.name}' for fact in inside)} {quoted}")
+            seen.append([fact.id for fact in inside])
+        text, shown = block(title, lines, budget_bytes=budget - 110)
         if shown < len(lines):
-            text += f"\n(no room for {len(lines) - shown} more; read fewer lines, or characters)"
+            text += f"\n(no room for {len(lines) - shown} more; read fewer lines)"
+        elif cut:
+            text += "\n(what ends in … is cut; read characters by start and stop)"
         if not lines:
             text += "\n(nothing stands there)"
         return Result(text, tuple(each for some in seen[:shown] for each in some), (page.evidence.id,))
@@ -316,10 +321,5 @@ def _place(after: str) -> tuple[int, int]:
 
 def _moment(text: str) -> tuple[float, float]:
     """The first second of a time as exact as it is written, and the first after it."""
-    parts = text.split("-")
-    if len(parts) < 3 and all(each.isascii() and each.isdigit() for each in parts) and len(parts[0]) == 4:
-        year, month = int(parts[0]), int(parts[1]) if len(parts) == 2 else 0
-        after = f"{year + 1:04d}-01-01" if month in (0, 12) else f"{year:04d}-{month + 1:02d}-01"
-        return moment_of(f"{year:04d}-{month or 1:02d}-01", now_s=0)[1], moment_of(after, now_s=0)[1]
-    begin = moment_of(text, now_s=0)[1]
-    return begin, begin + (86400 if len(text) == 10 else 0.001)
+    first, after = bounds_of(text) or (moment_of(text, now_s=0.0)[1],) * 2
+    return first, after if after > first else first + 0.001

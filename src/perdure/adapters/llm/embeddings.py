@@ -130,7 +130,8 @@ class OpenAIEmbedder:
         lengths = np.linalg.norm(table, axis=1, keepdims=True)
         if not np.isfinite(table).all() or not (lengths > 0).all():
             raise CallError(f"{where} gives vectors with numbers that are none, or all zero; use another model")
-        return (table / lengths).astype(np.float32)
+        unit: NDArray[np.float32] = (table / lengths).astype(np.float32)
+        return unit
 
 
 def _batches(texts: Sequence[str], most: int) -> Iterator[list[str]]:

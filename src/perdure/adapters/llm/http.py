@@ -40,13 +40,13 @@ class _Exchange:
 
     outcome: queue.SimpleQueue[Response | Exception] = field(default_factory=queue.SimpleQueue)
     lock: threading.Lock = field(default_factory=threading.Lock)
-    socket: socket.socket | None = None
+    held: socket.socket | None = None
     over: bool = False
 
     def hold(self, link: socket.socket) -> None:
         """Let the caller close ``link`` when the time is over; at once if it is."""
         with self.lock:
-            self.socket = link
+            self.held = link
             if self.over:
                 _shut(link)
 
@@ -54,8 +54,8 @@ class _Exchange:
         """The time is over."""
         with self.lock:
             self.over = True
-            if self.socket is not None:
-                _shut(self.socket)
+            if self.held is not None:
+                _shut(self.held)
 
 
 class _Link(http.client.HTTPConnection):

@@ -7,7 +7,9 @@ Extra ``memory-local``.
 from __future__ import annotations
 
 import importlib.util
+import queue
 import threading
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -66,27 +68,38 @@ class LocalChat:
         Raises `TryAgain` where the model refuses (as for too long a conversation), `DeadlineExceeded` where it took
         longer than ``deadline_s`` or another call did.
         """
+        asked: dict[str, Any] = {
+            "messages": [dict(each) for each in messages],
+            "max_tokens": max_tokens,
+            "temperature": 0,
+            "t_max_predict_ms": int(deadline_s * 1000),
+        }
+        if schema is not None:
+            form = {"type": "json_schema", "json_schema": {"name": "reply", "schema": dict(schema)}}
+            asked["response_format"] = form
+        began = time.monotonic()
+        late = DeadlineExceeded(f"{self.name} gave no reply within {deadline_s:.3g} s; try again", missing=[self.name])
         if not self._lock.acquire(timeout=max(0.0, deadline_s)):
-            raise DeadlineExceeded(f"{self.name} was busy for {deadline_s:.3g} s; try again", missing=[self.name])
+            raise late
+        outcome: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        threading.Thread(target=self._reply, args=(asked, outcome), name="llm-local", daemon=True).start()
         try:
-            asked: dict[str, Any] = {
-                "messages": [dict(each) for each in messages],
-                "max_tokens": max_tokens,
-                "temperature": 0,
-                "t_max_predict_ms": int(deadline_s * 1000),
-            }
-            if schema is not None:
-                asked["response_format"] = {
-                    "type": "json_schema",
-                    "json_schema": {"name": "reply", "schema": dict(schema)},
-                }
-            value = self._loaded().handle_chat_completions(asked)
-        finally:
-            self._lock.release()
+            value = outcome.get(timeout=max(0.0, deadline_s - (time.monotonic() - began)))
+        except queue.Empty:
+            raise late from None
         try:
-            return value["choices"][0]["message"].get("content") or ""
+            return str(value["choices"][0]["message"].get("content") or "")
         except (KeyError, IndexError, TypeError) as error:
             raise TryAgain(f"{self.name} gave no reply: {str(value)[:200]}") from error
+
+    def _reply(self, asked: dict[str, Any], outcome: queue.SimpleQueue[Any]) -> None:
+        """In a thread that holds the lock, also past the deadline of who asked: a model can't be stopped midway."""
+        try:
+            outcome.put(self._loaded().handle_chat_completions(asked))
+        except Exception as error:  # of the library: told as it stands
+            outcome.put(error)
+        finally:
+            self._lock.release()
 
     def _loaded(self) -> Any:
         if self._server is None:

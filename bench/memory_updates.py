@@ -1,0 +1,68 @@
+"""Updates in free prose, without a model: does what holds now come first, and what it replaced not?
+
+    python bench/memory_updates.py bench/data/updates_dev.jsonl [--first 80] [--misses]
+
+A dialogue is told turn by turn, then its question is asked. It is right if all of ``current`` stand in the text of the
+first current fact of the answer (of the first three, for ``additive``), and the first one does not tell an ``outdated``
+value without a current one. So whatever told the outdated value is superseded, or ranked below. Rules
+are made on the first 80 of the set; the other 40 are for looking at rarely.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import tempfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from perdure.memory import Memory, State
+
+
+def right(case: dict[str, Any], folder: str) -> tuple[bool, str]:
+    """Whether a case is answered, and the first facts of the answer."""
+    with Memory(folder) as memory:
+        for turn in case["turns"]:
+            memory.observe(turn["text"], at=turn["at"], speaker=turn["speaker"], source=case["id"])
+        facts = [hit.fact for hit in memory.ask(case["question"]).hits if hit.fact.state is State.CURRENT]
+    first = facts[: 3 if case["kind"] == "additive" else 1]
+    told = "\n".join(fact.text for fact in first)
+    good = bool(first) and all(each in told for each in case["current"])
+    if first and any(each in first[0].text for each in case["outdated"]):
+        good = good and any(each in first[0].text for each in case["current"])
+    return good, " / ".join(fact.text for fact in facts[:3])
+
+
+def report(cases: list[dict[str, Any]], name: str, *, misses: bool) -> None:
+    """Print how many are right, by kind."""
+    good: Counter[str] = Counter()
+    for case in cases:
+        with tempfile.TemporaryDirectory() as folder:
+            fine, shown = right(case, folder)
+        good[case["kind"]] += fine
+        if misses and not fine:
+            print(f"  {case['id']} {case['kind']}: {case['question']} {case['current']} | {shown}")
+    count = Counter(case["kind"] for case in cases)
+    kinds = ", ".join(f"{kind} {good[kind]}/{count[kind]}" for kind in sorted(count))
+    print(
+        f"{name}: {sum(good.values())}/{len(cases)} = {100 * sum(good.values()) / len(cases):.0f} % ({kinds})",
+        flush=True,
+    )
+
+
+def main() -> None:
+    """Print one line for the part that rules are made on and one for the other."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("file", type=Path)
+    parser.add_argument("--first", type=int, default=0, help="how many the rules were made on (0: all are one part)")
+    parser.add_argument("--misses", action="store_true")
+    options = parser.parse_args()
+    cases = [json.loads(line) for line in options.file.read_text(encoding="utf-8").splitlines()]
+    report(cases[: options.first or None], f"first {options.first or len(cases)}", misses=options.misses)
+    if options.first:
+        report(cases[options.first :], "the others", misses=False)
+
+
+if __name__ == "__main__":
+    main()
