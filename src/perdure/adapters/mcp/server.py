@@ -5,6 +5,7 @@ Each call runs in a thread, so that a slow one (the disk, a lock) holds up no ot
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import sys
 import traceback
@@ -15,7 +16,6 @@ import anyio.to_thread
 import mcp_types as types
 from mcp.server.lowlevel import Server
 
-from perdure import __version__
 from perdure.adapters.mcp.tools import INSTRUCTIONS, Tool, Toolbox
 from perdure.errors import CallError, PerdureError
 
@@ -40,7 +40,7 @@ def server_of(toolbox: Toolbox) -> Server[dict[str, Any]]:
 
     return Server(
         "perdure-memory",
-        version=__version__,
+        version=importlib.metadata.version("perdure"),
         title="perdure memory",
         instructions=INSTRUCTIONS,
         on_list_tools=list_tools,
