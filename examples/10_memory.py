@@ -13,7 +13,7 @@ args = parser.parse_args()
 
 with Memory(args.to, space="anna") as memory:
     memory.observe("I live in Porto. My cat is called Miso.", speaker="Anna", source="chat 1", at="2024-03-02", key="1")
-    memory.observe("I moved to Lisbon last week.", speaker="Anna", source="chat 7", at="2025-01-20", key="2")
+    memory.observe("I live in Lisbon now.", speaker="Anna", source="chat 7", at="2025-01-20", key="2")
     memory.observe("The flight to Oslo leaves at 9.", role="tool", source="mail", at="2025-01-21", key="3")
 
     for hit in memory.search("Where does Anna live?"):

@@ -190,6 +190,8 @@ def test_the_fsspec_example_reads_what_it_saved(tmp_path: Path) -> None:
 
 def test_the_memory_example_corrects_a_fact_and_takes_it_back(tmp_path: Path) -> None:
     said = run(next(each for each in EXAMPLES if each.name == "10_memory.py"), "--to", tmp_path / "memories")
+    assert "f3 current: 'I live in Lisbon now.', Anna in chat 7" in said
+    assert "I live in Porto" not in said
     assert "['Her cat is called Mochi.']" in said
     assert "['My cat is called Miso.', 'Her cat is called Mochi.']" in said
     assert said.endswith("current\n4 tellings are kept, whatever was edited\n")
