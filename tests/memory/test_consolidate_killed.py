@@ -114,8 +114,8 @@ def killed_at(point: int, folder: Path) -> bool:
         change = Ledger.change
 
         @contextlib.contextmanager
-        def changing(self: Ledger) -> Iterator[Any]:
-            with change(self) as db:
+        def changing(self: Ledger, **how: Any) -> Iterator[Any]:
+            with change(self, **how) as db:
                 yield db
                 step()
             step()

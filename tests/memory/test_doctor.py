@@ -66,7 +66,7 @@ def test_an_index_that_lacks_a_passage_is_found_and_mended(tmp_path: Path) -> No
         memory.observe("Anna lives in Lisbon.")
         memory.observe("Rain is expected.")
         memory.search("rain")
-        memory._index._db.execute("DELETE FROM passage WHERE rowid = 1")
+        memory._index.connection().execute("DELETE FROM tail WHERE unit = 0")
         assert [(each.kind, each.fact) for each in memory.doctor()] == [("index", 1)]
         assert [each.repaired for each in memory.doctor(repair=True)] == [True]
         assert memory.search("Lisbon")

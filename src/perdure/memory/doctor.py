@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from perdure.errors import IntegrityError, PerdureError
+from perdure.memory.following import passages_in
 from perdure.memory.forget import NONE, Derived, resume_purges
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect
@@ -119,8 +120,8 @@ def examine_index(ledger: Ledger, path: Path) -> list[Finding]:
     try:
         db = connect(path, busy_s=5.0)
         try:
-            last = db.execute("SELECT coalesce(max(rowid), 0) FROM passage").fetchone()[0]
-            have = {row[0] for row in db.execute("SELECT rowid FROM passage")}
+            have = passages_in(db)
+            last = max(have, default=0)
         finally:
             db.close()
     except (PerdureError, sqlite3.Error) as error:

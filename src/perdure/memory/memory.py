@@ -23,24 +23,30 @@ from perdure.memory.documents import Documents
 from perdure.memory.editing import carry_in
 from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges, selected
+from perdure.memory.fusion import Calibration, Fusion
 from perdure.memory.holding import around, by_holding
+from perdure.memory.hops import hop_hits
 from perdure.memory.importing import Imported, import_
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
-from perdure.memory.lexical import LexicalIndex
+from perdure.memory.lexical import Filter, LexicalIndex
+from perdure.memory.mentions import IndexFinder
 from perdure.memory.moments import moment_of
 from perdure.memory.plan import folded
-from perdure.memory.powers import ChatModel
-from perdure.memory.ranking import by_slot, is_sure
-from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Observed, Role, State, Topic, number_of
+from perdure.memory.powers import ChatModel, Embedder, Reranker
+from perdure.memory.quoting import quoted
+from perdure.memory.records import Answer, Change, Evidence, Fact, Hit, Observed, Role, Topic, number_of
+from perdure.memory.searching import Searcher
 from perdure.memory.settle import current_of, settle
 from perdure.memory.shelf import LedgerShelf
+from perdure.memory.slot_ranking import by_slot, is_sure
 from perdure.memory.slots import keys_named
 from perdure.memory.spaces import folder_of, make_folder
 from perdure.memory.told import Told
 from perdure.memory.tools import Tools
 from perdure.memory.topic_store import live, routes, topics_of
 from perdure.memory.undo import change_of, changes, undo
+from perdure.memory.vectors import Vectors
 from perdure.memory.views import History, Status, history, status
 
 __all__ = ["Memory"]
@@ -57,8 +63,10 @@ class Memory:
     Any thread may call it, and any number of processes may have the same space open. Only the user who made a space
     can read it (mode 0700).
 
-    ``model`` reads for `ask` and helps to consolidate; without one rules do. With ``auto``, a thread looks every so
-    many seconds whether documents were edited and whether it is time to consolidate (see `When`), until `close`.
+    ``model`` reads for `ask` and helps to consolidate; without one rules do. ``embedder`` lets passages be found by
+    sense too, as far as that helps on what was told (see `embed`); ``reranker`` orders what was found. With ``auto``, a
+    thread looks every so many seconds whether documents were edited and whether it is time to consolidate (see
+    `When`), until `close`.
     """
 
     def __init__(
@@ -67,6 +75,8 @@ class Memory:
         *,
         space: str = "default",
         model: ChatModel | None = None,
+        embedder: Embedder | None = None,
+        reranker: Reranker | None = None,
         auto: float | None = None,
         when: When | None = None,
         wall: Callable[[], float] = time.time,
@@ -77,11 +87,16 @@ class Memory:
         self._wall = wall
         self._ledger = Ledger(self.folder / "ledger.db", wall=wall)
         self._index = LexicalIndex(self.folder / "index.db", self._ledger)
+        self._vectors = Vectors(self.folder / "vectors.db", self._ledger, embedder) if embedder is not None else None
+        self._fusion = Fusion(self._index, self._vectors) if self._vectors is not None else None
+        self._searcher = Searcher(self._ledger, self._index, sense=self._fusion, reranker=reranker)
         self._model = model
         self._when = when or When()
         self._closed = threading.Event()
         self._documents = Documents(self._ledger, self.folder)
-        self._consolidator = Consolidator(self._ledger, self._documents, self.folder, stopped=self._closed.is_set)
+        self._consolidator = Consolidator(
+            self._ledger, self._documents, self.folder, settle=self.settle, stopped=self._closed.is_set
+        )
         self._error = ""
         if (self.folder / "topics").is_dir():
             try:
@@ -110,6 +125,8 @@ class Memory:
         if self._keeper is not None:
             self._keeper.stop(wait_s=10.0)
         self._index.close()
+        if self._vectors is not None:
+            self._vectors.close()
         self._ledger.close()
 
     @property
@@ -153,15 +170,46 @@ class Memory:
                 raise CallError(f"item {at}: {error}", item=at) from error
         return self._ledger.keep(told)
 
-    def search(self, question: str, *, limit: int = 10, history: bool = False) -> list[Hit]:
-        """Return the facts that fit a question best, the best first: those that hold now, or with ``history`` all."""
+    def search(
+        self,
+        question: str,
+        *,
+        limit: int = 10,
+        history: bool = False,
+        as_of: str | float | dt.datetime | None = None,
+        speaker: str | None = None,
+        source: str | None = None,
+        since: str | float | dt.datetime | None = None,
+        until: str | float | dt.datetime | None = None,
+        role: Role | str | None = None,
+        topic: str | int | None = None,
+    ) -> list[Hit]:
+        """Return the facts that fit a question best, the best first.
+
+        Those that hold now; with ``as_of`` those that were known and held at that time, with ``history`` all. Only
+        what ``speaker`` said, what comes from ``source``, what was said from ``since`` up to ``until``, or what stands
+        in ``topic``, as far as they are given.
+
+        Raises `CallError` for arguments that are no such things.
+        """
+        if not isinstance(question, str):
+            raise CallError(f"a question must be a string, not {type(question).__name__}")
+        only = Filter(
+            speakers=None if speaker is None else frozenset([speaker]),
+            sources=None if source is None else frozenset([source]),
+            since_s=None if since is None else self._moment_s(since),
+            until_s=None if until is None else self._moment_s(until),
+            roles=None if role is None else frozenset([Role(role).authority]),
+        )
         self.settle(deadline_s=_PATIENCE_S)
-        passages = self._index.search(question, limit=max(limit * 3, 30))
-        hits: list[Hit] = []
-        for passage, score in passages:
-            for fact in self._of_passage(passage):
-                shown = fact.state is State.CURRENT or (history and fact.state is not State.FORGOTTEN)
-                hits += [Hit(fact, score, "words")] if shown else []
+        hits = self._searcher.find(
+            question,
+            limit=max(3 * limit, 30),
+            history=history,
+            as_of_s=None if as_of is None else self._moment_s(as_of),
+            only=only or None,
+            topic=None if topic is None else number_of(topic, "t"),
+        )
         return with_bonds(self._ledger, by_slot(question, hits)[:limit])
 
     def settle(self, *, deadline_s: float = 60.0) -> int:
@@ -170,6 +218,30 @@ class Memory:
         Reading does so by itself, for a short time; nothing waits where another process is writing.
         """
         return settle(self._ledger, self._index, deadline_s=deadline_s)
+
+    def recall(self, question: str, *, budget_bytes: int = 4000, limit: int = 20) -> str:
+        """Return what fits a question as quoted data for a model to read, at most ``budget_bytes`` of UTF-8."""
+        return quoted(self.search(question, limit=limit), budget_bytes)
+
+    def embed(self, *, deadline_s: float = 60.0) -> int:
+        """Give what was told since vectors, and find how much sense helps here; return how many passages are left.
+
+        Searching gives vectors to a few new passages by itself, so this is for the start and for much at once.
+        Raises `CallError` without an embedder, `TryAgain` where it cannot be reached.
+        """
+        if self._fusion is None:
+            raise CallError("this memory has no embedder; open it with Memory(..., embedder=...)")
+        return self._fusion.embed(deadline_s=deadline_s)
+
+    def calibrate(self, pairs: Sequence[tuple[str, str | int]] | None = None) -> Calibration:
+        """Find anew how much sense counts beside words, from ``pairs`` of question and right fact, or by itself."""
+        if self._fusion is None:
+            raise CallError("this memory has no embedder; open it with Memory(..., embedder=...)")
+        known = None if pairs is None else [(question, self.fact(name).passage) for question, name in pairs]
+        return self._fusion.calibrate(known)
+
+    def _moment_s(self, at: str | float | dt.datetime) -> float:
+        return moment_of(at, now_s=self._wall())[1]
 
     def ask(self, question: str, *, limit: int = 10, model: ChatModel | None = None) -> Answer:
         """Return an answer with the facts that it stands on.
@@ -182,7 +254,11 @@ class Memory:
         if reader is not None:
             return read_and_answer(question, self.tools(), reader, hits=limit)
         found = self.search(question, limit=limit)
-        if not is_sure(found):
+        followed = hop_hits(question, IndexFinder(self._ledger, self._index), doubts=1)
+        if followed:
+            known = {hit.fact.id for hit in followed}
+            found = (followed + [hit for hit in found if hit.fact.id not in known])[:limit]
+        elif not is_sure(found):
             near = around(self._ledger, question, self.search(question, limit=limit, history=True))
             found = with_bonds(self._ledger, by_holding(question, near)[:limit]) or found
         return answer_by_rules(self.tools().shelf, question, found)
@@ -372,8 +448,15 @@ class Memory:
         checks = (lambda ledger: examine_index(ledger, self.folder / "index.db"),)
         return examine(self._ledger, checks=checks, repair=repair, derived=self._derived())
 
+    def _drop(self, passages: Sequence[int]) -> None:
+        self._index.drop(passages)
+        if self._vectors is not None:
+            self._vectors.drop(passages)
+        else:
+            (self.folder / "vectors.db").unlink(missing_ok=True)  # of a time with an embedder: made again when needed
+
     def _derived(self) -> Derived:
-        return Derived(index=self._index.drop, documents=self._documents.make_again)
+        return Derived(index=self._drop, documents=self._documents.make_again)
 
     def status(self) -> Status:
         """Count what there is."""
@@ -404,12 +487,3 @@ class Memory:
             dated=at is not None,
             meta=meta,
         )
-
-    def _of_passage(self, passage: int) -> list[Fact]:
-        ids = [
-            row[0]
-            for row in self._ledger.connection().execute(
-                "SELECT id FROM fact WHERE id >= ? AND id < ? + 1000 AND passage = ?", (passage, passage, passage)
-            )
-        ]
-        return list(self._ledger.facts(ids).values())
