@@ -77,7 +77,7 @@ def test_a_terminal_is_not_driven_by_what_was_told(shell: Shell) -> None:
     shell("observe", "Anna \x1b]0;owned\x07 likes \x9b2J tea \u202egpj.exe\r and more.")
     said = shell("search", "Anna")
     assert not {"\x1b", "\x07", "\x9b", "\r", "\u202e"} & set(said)
-    assert said.count("\n") == 1
+    assert all(line.count("\t") == 4 for line in said.splitlines())
     assert json.loads(shell("search", "Anna", "--json"))["facts"][0]["text"].count("\x1b") == 1
 
 

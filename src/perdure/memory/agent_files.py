@@ -287,10 +287,11 @@ def _between(db: File, pieces: Sequence[Piece], first: int, last: int) -> list[P
 
 def _replace(db: File, now_s: float, gone: Sequence[_Spot], new: Sequence[int], why: str) -> None:
     """Let new facts stand for those that went away, or nothing where none came."""
+    facts = [each.fact for each in gone] + ([] if new else _earlier(db, [each.fact for each in gone]))
     before = {
-        each.fact: str(row[0])
-        for each in gone
-        if (row := db.execute("SELECT state FROM fact WHERE id = ?", (each.fact,)).fetchone()) is not None
+        each: str(row[0])
+        for each in facts
+        if (row := db.execute("SELECT state FROM fact WHERE id = ?", (each,)).fetchone()) is not None
         and row[0] != "forgotten"
     }
     if not before:
@@ -303,12 +304,12 @@ def _replace(db: File, now_s: float, gone: Sequence[_Spot], new: Sequence[int], 
     for link, heir in _heirs(db, before):
         db.execute("UPDATE link SET undone = ? WHERE id = ?", (change, link))
         db.execute("UPDATE fact SET state = 'current' WHERE id = ? AND state = 'duplicate'", (heir,))
+    if not new:
+        db.executemany("UPDATE fact SET state = 'forgotten' WHERE id = ?", [(each,) for each in before])
+        return
     texts = {as_text(row[1]): row[0] for row in _rows(db, new)}
     said = [each for each in gone if each.fact in before]
     for at, each in enumerate(said):
-        if not new:
-            db.execute("UPDATE fact SET state = 'forgotten' WHERE id = ?", (each.fact,))
-            continue
         by = texts.get(each.text, new[min(at, len(new) - 1)])
         db.execute(
             "INSERT INTO link(kind, fact, other, reason, change) VALUES ('supersedes', ?, ?, ?, ?)",
@@ -319,6 +320,22 @@ def _replace(db: File, now_s: float, gone: Sequence[_Spot], new: Sequence[int], 
             " JOIN fact f ON f.evidence = e.id WHERE f.id = ?)) WHERE id = ?",
             (by, each.fact),
         )
+
+
+def _earlier(db: File, facts: Sequence[int]) -> list[int]:
+    """What facts of a file replaced in it: gone with them, or it would stand where nothing replaces it any more."""
+    found: dict[int, None] = {}
+    edge = list(facts)
+    while edge:
+        rows = db.execute(
+            "SELECT l.other FROM link l JOIN fact f ON f.id = l.other JOIN evidence e ON e.id = f.evidence"
+            f" WHERE l.fact = ? AND l.kind = 'supersedes' AND l.undone IS NULL AND e.source GLOB '{KEYS}*'",
+            (edge.pop(),),
+        ).fetchall()
+        fresh = [row[0] for row in rows if row[0] not in found]
+        found |= dict.fromkeys(fresh)
+        edge += fresh
+    return list(found)
 
 
 def _heirs(db: File, gone: Iterable[int]) -> list[tuple[int, int]]:
