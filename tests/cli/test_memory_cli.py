@@ -68,6 +68,9 @@ def test_lines_for_a_pipe_and_json_for_programs(shell: Shell) -> None:
     assert shell("history", "f1").startswith("f1\tAnna lives in Lisbon.")
     assert shell.json("status")["facts"] == 1
     assert shell.json("spaces")["spaces"][0]["name"] == "default"
+    assert shell("search", "Anna", "--speaker", "Ben") == shell("search", "Anna", "--as-of", "2020-01-01") == ""
+    assert "f1" in shell("search", "Anna", "--as-of", "2024-01-01")
+    shell("search", "Anna", "--as-of", "then", code=64)
     shell("search", "Anna", "--limit", "0", code=64)
     shell("history", "f9", code=64)
     shell("history", "e1", code=64)

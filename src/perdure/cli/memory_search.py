@@ -24,6 +24,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     parser.add_argument("question", metavar="QUESTION", help="what to look for, in plain words")
     parser.add_argument("--limit", type=int, default=10, metavar="N", help="how many at most (10)")
     parser.add_argument("--history", action="store_true", help="also facts that were replaced")
+    parser.add_argument("--as-of", metavar="TIME", help="what was known and held at that time, as 2023-05-08")
+    parser.add_argument("--speaker", metavar="NAME", help="only what this person said")
+    parser.add_argument("--source", metavar="WORDS", help="only what came from there")
     add_place(parser)
     parser.set_defaults(func=main)
 
@@ -34,8 +37,9 @@ def main(args: argparse.Namespace) -> int:
 
     if args.limit < 1:
         raise CallError("--limit must be 1 or more")
+    only = {"as_of": args.as_of, "speaker": args.speaker, "source": args.source}
     with opened(args) as memory:
-        hits = memory.search(args.question, limit=args.limit, history=args.history)
+        hits = memory.search(args.question, limit=args.limit, history=args.history, **only)
     if args.json:
         print_json({"facts": hits})
     else:
