@@ -33,6 +33,7 @@ CREATE TABLE name(
   text BLOB NOT NULL,
   near REAL NOT NULL DEFAULT 0,
   far REAL NOT NULL DEFAULT 0,
+  pairs INTEGER NOT NULL DEFAULT 0,
   last INTEGER NOT NULL DEFAULT -1, -- of a source: its newest unit, when that was observed, its section and how full
   last_s REAL NOT NULL DEFAULT 0,
   section INTEGER NOT NULL DEFAULT -1,
@@ -84,6 +85,7 @@ class _Name:
     code: int
     near: float = 0.0
     far: float = 0.0
+    pairs: int = 0
     last: int = -1
     last_s: float = 0.0
     section: int = -1
@@ -233,9 +235,9 @@ def _take_in(db: File, meta: Mapping[str, Any], batch: Sequence[_Passage]) -> No
         if not near or source.filled >= SECTION:
             source.section, source.filled = sections, 0
             sections += 1
-        near_by, far_off = _compare(db, source, frozenset(some), meta["sealed"], near, chance)
+        near_by, far_off, pair = _compare(db, source, frozenset(some), meta["sealed"], near, chance)
         for one in (source, everyone):
-            one.near, one.far = one.near + near_by, one.far + far_off
+            one.near, one.far, one.pairs = one.near + near_by, one.far + far_off, one.pairs + pair
         rows.append(
             (
                 each.id,
@@ -253,8 +255,9 @@ def _take_in(db: File, meta: Mapping[str, Any], batch: Sequence[_Passage]) -> No
         columns[name] = table[:, at]
     columns["observed_s"] = [each.observed_s for each in batch]
     db.executemany(
-        "UPDATE name SET near = ?, far = ?, last = ?, last_s = ?, section = ?, filled = ?, changed = ? WHERE code = ?",
-        [(n.near, n.far, n.last, n.last_s, n.section, n.filled, generation, n.code) for n in names.values()],
+        "UPDATE name SET near = ?, far = ?, pairs = ?, last = ?, last_s = ?, section = ?, filled = ?, changed = ?"
+        " WHERE code = ?",
+        [(n.near, n.far, n.pairs, n.last, n.last_s, n.section, n.filled, generation, n.code) for n in names.values()],
     )
     sealed = _store(db, meta, columns, found)
     for key, value in (
@@ -288,18 +291,20 @@ def _store(db: File, meta: Mapping[str, Any], columns: Any, found: Sequence[list
     db.execute("INSERT INTO block(first, columns) VALUES (?, ?)", (sealed, np.concatenate([older, columns]).tobytes()))
     db.execute("INSERT INTO segment(first, size) VALUES (?, ?)", (sealed, len(everything)))
     db.execute("DELETE FROM tail")
-    known = db.execute("SELECT first, size FROM segment ORDER BY first").fetchall()
-    newest = sealed
-    some = merge_due([size for _, size in known])
-    if some:
+    newest = int(sealed)
+    while True:
+        known = db.execute("SELECT first, size FROM segment ORDER BY first").fetchall()
+        some = merge_due([size for _, size in known])
+        if not some:
+            break
         last = known[len(known) - some :]
+        newest = int(last[0][0])
         merge(db, [row[0] for row in last])
-        db.executemany("DELETE FROM segment WHERE first = ?", [(row[0],) for row in last[1:]])
-        db.execute("UPDATE segment SET size = ? WHERE first = ?", (sum(row[1] for row in last), last[0][0]))
-        newest = last[0][0]
         blocks = [db.execute("SELECT columns FROM block WHERE first = ?", (row[0],)).fetchone()[0] for row in last]
+        db.executemany("DELETE FROM segment WHERE first = ?", [(row[0],) for row in last[1:]])
         db.executemany("DELETE FROM block WHERE first = ?", [(row[0],) for row in last[1:]])
-        db.execute("UPDATE block SET columns = ? WHERE first = ?", (b"".join(blocks), last[0][0]))
+        db.execute("UPDATE segment SET size = ? WHERE first = ?", (sum(row[1] for row in last), newest))
+        db.execute("UPDATE block SET columns = ? WHERE first = ?", (b"".join(blocks), newest))
     _list_terms(db, newest)
     return int(sealed) + len(everything)
 
@@ -314,7 +319,7 @@ def _name(db: File, names: dict[tuple[str, str], _Name], kind: str, text: str) -
     known = names.get((kind, text))
     if known is None:
         body = text.encode("utf-8", "surrogatepass")
-        sql = "SELECT code, near, far, last, last_s, section, filled FROM name WHERE kind = ? AND text = ?"
+        sql = "SELECT code, near, far, pairs, last, last_s, section, filled FROM name WHERE kind = ? AND text = ?"
         row = db.execute(sql, (kind, body)).fetchone()
         if row is None:
             db.execute("INSERT INTO name(kind, text) VALUES (?, ?)", (kind, body))
@@ -325,17 +330,17 @@ def _name(db: File, names: dict[tuple[str, str], _Name], kind: str, text: str) -
 
 def _compare(
     db: File, source: _Name, mine: frozenset[str], sealed: int, near: bool, chance: random.Random
-) -> tuple[float, float]:
-    """What a passage shares with the one before it, and with another of its source."""
+) -> tuple[float, float, int]:
+    """What a passage shares with the one before it, and with another of its source; 1 where it could be told."""
     if not source.seen and source.last >= sealed:
         rows = db.execute("SELECT unit, terms FROM tail ORDER BY unit DESC LIMIT ?", (_SEEN,)).fetchall()
         source.seen = [frozenset(row[1].split("\n")) for row in reversed(rows) if row[1]]
         last = [frozenset(row[1].split("\n")) for row in rows if row[0] == source.last and row[1]]
         source.before = last[0] if last else frozenset()
-    told = 0.0, 0.0
+    told = 0.0, 0.0, 0
     if mine and source.before and near and len(source.seen) > _FEWEST:
         far = source.seen[chance.randrange(len(source.seen) - _FEWEST // 2)]
-        told = shared(mine, source.before), shared(mine, far)
+        told = shared(mine, source.before), shared(mine, far), 1
     if mine:
         source.before = mine
         if len(source.seen) < _SEEN:

@@ -302,10 +302,10 @@ def _next(db: File, old: State, inode: tuple[int, int] | None) -> State:
 
 def _names(db: File, state: State, since: int) -> None:
     lends = state.lends
-    row = db.execute("SELECT near, far FROM name WHERE kind = 'all'").fetchone()
+    row = db.execute("SELECT near, far, pairs FROM name WHERE kind = 'all'").fetchone()
     usual = Coherence(*row) if row else Coherence()
-    for code, kind, text, near, far in db.execute(
-        "SELECT code, kind, text, near, far FROM name WHERE changed > ?", (since,)
+    for code, kind, text, near, far, pairs in db.execute(
+        "SELECT code, kind, text, near, far, pairs FROM name WHERE changed > ?", (since,)
     ).fetchall():
         name = text.decode("utf-8", "surrogatepass")
         if kind == "speaker":
@@ -316,7 +316,7 @@ def _names(db: File, state: State, since: int) -> None:
             state.sources[name] = code
             if code >= len(lends):
                 lends = np.concatenate([lends, np.zeros(max(code + 1, 2 * len(lends)) - len(lends), np.float32)])
-            lends[code] = Coherence(near, far).lends(usual)
+            lends[code] = Coherence(near, far, pairs).lends(usual)
     state.lends = lends
 
 

@@ -106,7 +106,7 @@ def rank(
 
 def _of_sections(units: Units, many: int, found: NDArray[np.int32], counts: NDArray[np.float32]) -> NDArray[np.float32]:
     summed = np.bincount(units.section[found], weights=counts, minlength=many)
-    times = summed.astype(np.float32)
+    times: NDArray[np.float32] = summed.astype(np.float32)
     have = int(np.count_nonzero(times))
     mean = max(1.0, units.total / max(1, many))
     lengths = units.section_length[:many]

@@ -52,7 +52,9 @@ def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
     for at, (hit, key) in enumerate(zip(hits, keys, strict=True)):
         fit = _fit(asked, key, rare, names) if key else 0.0
         held = 0.0 if hit.fact.state is State.CURRENT else _BEHIND
-        ranked.append((hit.score / best * 0.3 + fit - held, -at, replace(hit, why=why) if fit >= _FITS else hit))
+        fills = fit >= _FITS
+        score = hit.score / best * 0.3 + (fit if fills else 0.0) - held
+        ranked.append((score, -at, replace(hit, why=why) if fills else hit))
     ranked.sort(key=lambda each: each[:2], reverse=True)
     return [replace(hit, score=score) for score, _, hit in ranked]
 
