@@ -9,18 +9,21 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import lru_cache
 from math import log
 from typing import Final
 
 from perdure.memory.families import families_of
 from perdure.memory.records import Hit, State
-from perdure.memory.slots import slots_of, stem, words_in
+from perdure.memory.slots import Slot, slots_of, stem, words_in
 from perdure.memory.wordlists import word_set
 
 __all__ = ["by_slot", "is_sure"]
 
 _SURE: Final = 1.0
 _FITS: Final = 0.6
+_NEAR: Final = 0.5
+"""A hit with less of the best one's score is not looked at: it hardly shares a word with the question."""
 _BEHIND: Final = 0.3
 """How far what holds no longer is put back."""
 _SMALL: Final = frozenset(
@@ -33,6 +36,11 @@ _SMALL: Final = frozenset(
 )
 
 
+@lru_cache(maxsize=20_000)
+def _slots(text: str, speaker: str, source: str) -> tuple[Slot, ...]:
+    return tuple(slots_of(text, speaker=speaker, source=source))
+
+
 def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
     """Return ``hits`` with those first whose slot the question asks for; the others keep their order.
 
@@ -42,16 +50,19 @@ def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
     if not asked or not hits:
         return list(hits)
     names = {stem(each) for at, each in enumerate(words_in(question)) if at and not each.islower()} - _SMALL
-    slots = [slots_of(hit.fact.text, speaker=hit.fact.speaker, source=hit.fact.source) for hit in hits]
+    best = max(hit.score for hit in hits) or 1.0
+    slots = [
+        _slots(hit.fact.text, hit.fact.speaker, hit.fact.source) if hit.score >= _NEAR * best else () for hit in hits
+    ]
     keys = [_content(slot[0].key.split(), stemmed=True) if slot else set() for slot in slots]
     counts = Counter(word for key in keys for word in key)
     rare = {word: log(1 + len(hits) / (1 + counts[word])) + 0.2 for word in {*asked, *counts}}
-    best = max(hit.score for hit in hits) or 1.0
     ranked: list[tuple[float, int, Hit]] = []
     why = "its slot"
     for at, (hit, key) in enumerate(zip(hits, keys, strict=True)):
         fit = _fit(asked, key, rare, names) if key else 0.0
         held = 0.0 if hit.fact.state is State.CURRENT else _BEHIND
+        fit = fit if fit >= _FITS else 0.0  # a slot that half fits says less than the words around it do
         ranked.append((hit.score / best * 0.3 + fit - held, -at, replace(hit, why=why) if fit >= _FITS else hit))
     ranked.sort(key=lambda each: each[:2], reverse=True)
     return [replace(hit, score=score) for score, _, hit in ranked]
