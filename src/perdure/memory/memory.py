@@ -204,7 +204,7 @@ class Memory:
         self.settle(deadline_s=_PATIENCE_S)
         hits = self._searcher.find(
             question,
-            limit=max(2 * limit, 20),
+            limit=max(limit, 15),
             history=history,
             as_of_s=None if as_of is None else self._moment_s(as_of),
             only=only or None,
