@@ -264,7 +264,7 @@ class Tools:
         return self._facts(title, facts, budget, remarks)
 
     def _resolve(self, asked: Resolve, budget: int) -> Result:
-        hits = self.shelf.search(asked.question, limit=10)
+        hits = self.shelf.search(asked.question, limit=10, history=False)
         hits = hits or self.shelf.search(asked.question, limit=10, history=True)
         found = resolved(self.shelf, hits)
         if found is None:
