@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from perdure.errors import CallError, PerdureError, TryAgain
+from perdure.errors import CallError, PerdureError, StorageError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
 from perdure.memory.backup import backup
@@ -201,7 +202,7 @@ class Memory:
             until_s=None if until is None else self._moment_s(until),
             roles=None if role is None else frozenset([Role(role).authority]),
         )
-        self.settle(deadline_s=_PATIENCE_S)
+        self._settled()
         hits = self._searcher.find(
             question,
             limit=max(limit, 15),
@@ -265,14 +266,14 @@ class Memory:
 
     def tools(self) -> Tools:
         """Return the tools by which a model or another agent reads this memory; none of them can write."""
-        return Tools(LedgerShelf(self._ledger, self.search, settle=lambda: self.settle(deadline_s=_PATIENCE_S)))
+        return Tools(LedgerShelf(self._ledger, self.search, settle=self._settled))
 
     def resolve(self, asked: str) -> Hit | None:
         """Return the fact that holds now in a slot, or that answers a question; None where nothing does.
 
         The choice is made by code: the slot that ``asked`` names, as "Ana lives in" or "port", or else that fits it.
         """
-        self.settle(deadline_s=_PATIENCE_S)
+        self._settled()
         for key in keys_named(asked):
             ids = current_of(self._ledger, key)
             if ids:
@@ -366,7 +367,7 @@ class Memory:
     def fact(self, name: str | int) -> Fact:
         """Return a fact by its id. Raises `CallError` where there is none."""
         number = number_of(name, "f")
-        self.settle(deadline_s=_PATIENCE_S)
+        self._settled()
         found = self._ledger.facts([number]).get(number)
         if found is None:
             raise CallError(f"there is no fact f{number} in space {self.space!r}")
@@ -463,9 +464,14 @@ class Memory:
     def _derived(self) -> Derived:
         return Derived(index=self._drop, documents=self._documents.make_again)
 
+    def _settled(self) -> None:
+        """Settle before reading, where that can be: what cannot be written now is told when something is written."""
+        with contextlib.suppress(TryAgain, StorageError):
+            self.settle(deadline_s=_PATIENCE_S)
+
     def status(self) -> Status:
         """Count what there is."""
-        self.settle(deadline_s=_PATIENCE_S)
+        self._settled()
         return status(self._ledger)
 
     def _told(
