@@ -6,6 +6,7 @@ import re
 from typing import Final
 
 __all__ = [
+    "is_again",
     "is_asked",
     "is_correction",
     "is_elsewhere",
@@ -65,6 +66,12 @@ _EVENT: Final = re.compile(
     r"|put (?:me|us|him|her|it|them)|made me|gone|up to|down to|finished|done with)\b",
     re.IGNORECASE,
 )
+_AGAIN: Final = re.compile(
+    r"\b(?:again|back (?:to|on|at|in|with|under|where|home|as)|as (?:it|we|i|they) used to|as before|like before|like in"
+    r" the|the old (?:one|way|place)|once more|re-?turned|went back|good old|after all|reverted|revert(?:ing)?|restored"
+    r"|rolled back|switched back|same as (?:before|always|ever)|hello \d{4}|undid|wieder|de nouveau|otra vez)\b",
+    re.IGNORECASE,
+)
 _ELSEWHERE: Final = re.compile(
     r"\b(?:theirs|hers|mine(?:'s)?|nothing (?:for|about|to do with) us|not (?:us|ours|mine)|the other|next door"
     r"|someone else"
@@ -108,6 +115,11 @@ def is_musing(text: str) -> bool:
 def is_elsewhere(text: str) -> bool:
     """Whether the words set what they tell apart from what is spoken of."""
     return bool(_ELSEWHERE.search(text[:1000]))
+
+
+def is_again(text: str) -> bool:
+    """Whether the words say that something is as it was before."""
+    return bool(_AGAIN.search(text[:1000]))
 
 
 def is_event(text: str) -> bool:

@@ -18,6 +18,7 @@ from typing import Final
 from perdure.memory.classes import is_of
 from perdure.memory.corrections import kinds_in
 from perdure.memory.cues import (
+    is_again,
     is_asked,
     is_correction,
     is_elsewhere,
@@ -29,6 +30,7 @@ from perdure.memory.cues import (
 )
 from perdure.memory.families import families_of, is_kin
 from perdure.memory.questions import SMALL, Question, bare
+from perdure.memory.siblings import has_sibling
 from perdure.memory.slots import folded, stem, words_in
 from perdure.memory.wordlists import word_set
 
@@ -73,6 +75,14 @@ _CALENDAR: Final = word_set(
     " august september october november december i ok christmas easter"
 )
 
+_DENIED: Final = re.compile(
+    r"\b(?:not|isn't|wasn't|aren't|never|instead of|rather than|no longer) (?:(?:the|a|an|at|in|on|for|to|with|my|by)"
+    r" )?(\S+(?: [A-Z\d]\S*)?)",
+    re.IGNORECASE,
+)
+_FIGURE: Final = re.compile(r"[\w./:@\u20ac$\u00a3%-]*\d[\w./:%-]*")
+NOTHING: Final[frozenset[str]] = frozenset()
+
 NAMES: Final = (
     "words",
     "words_turn",
@@ -109,6 +119,11 @@ NAMES: Final = (
     "about",
     "about_kind",
     "about_family",
+    "sibling",
+    "to_subject",
+    "gives",
+    "lacks",
+    "names_lost",
 )
 """What tells whether a statement speaks of what is asked."""
 
@@ -150,6 +165,19 @@ LATER: Final = (
     "aide",
     "asked",
     "later_other_words",
+    "sibling",
+    "later_sibling",
+    "to_subject",
+    "gives",
+    "lacks",
+    "names_lost",
+    "words_less",
+    "words_later",
+    "denies",
+    "denies_turn",
+    "shape_later",
+    "again_about",
+    "again_known",
 )
 """What tells, beside that, whether it holds now."""
 
@@ -169,6 +197,8 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
         by_turn.setdefault(line.turn, []).append(at)
     in_order = sorted(by_turn)
     order = {turn: at for at, turn in enumerate(in_order)}
+    entities = question.names - {bare(word) for each in speakers for word in words_in(each)}
+    asked_for = question.words | entities | question.kin
     known = question.names | {bare(word) for each in speakers for word in words_in(each)} | _CALENDAR
     seen: set[str] = set()
     other_one = False
@@ -192,8 +222,15 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
                 "news": float(bool(values - seen)),
                 "names": float(bool(question.names) and any(bare(w) in question.names for w in words_in(line.text))),
                 "kin": float(theirs_too or carried),
-                "yours": float(bool(_YOURS.search(line.text))),
-                "third": float(bool(_THIRD.match(line.text)) and not _SELF.search(line.text)),
+                "yours": float(line.speaker in subject and bool(_YOURS.search(line.text))),
+                "to_subject": float(
+                    bool(subject) and line.speaker not in subject and bool(_YOURS.search(line.text)) and not theirs_too
+                ),
+                "third": float(
+                    not (question.kin or entities) and bool(_THIRD.match(line.text)) and not _SELF.search(line.text)
+                ),
+                "sibling": float(has_sibling(asked_for, stems[at])),
+                "again": float(is_again(line.text)),
                 "elsewhere": float(is_elsewhere(line.text)),
                 "clash": float(_clashes(line.text, question)),
                 "musing": _mused(line.text),
@@ -235,9 +272,15 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
             "clash",
             "class",
             "event",
+            "sibling",
+            "again",
         ):
             mine[name + "_turn"] = max(own[other][name] for other in mates)
         mine["words_before"] = mine["before"]
+        mine["gives"] = max(mine["kind"], mine["class"])
+        mine["lacks"] = max(own[other]["kind"] + own[other]["class"] for other in mates) - mine["kind"] - mine["class"]
+        told = {bare(word) for other in mates for word in words_in(lines[other].text)}
+        mine["names_lost"] = sum(name not in told for name in entities) / (len(entities) or 1)
         mine["aide"] = float(line.role == "assistant" or line.speaker == "assistant")
         mine["by_other"] = float(bool(subject) and line.speaker not in subject and not mine["names_turn"])
         mine["yes_retraction"] = float(question.yes) * mine["retraction"]
@@ -248,8 +291,9 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
             and mine["asked"] < 1
             and not mine["aide"]
             and not mine["clash"]
+            and not mine["sibling"]
         )
-        for name in ("update", "event", "retraction"):
+        for name in ("update", "event", "retraction", "again"):
             mine[name + "_about"] = mine[name] * mine["about"]
         mine["about_kind"] = mine["about"] * mine["kind"]
         mine["about_class"] = mine["about"] * mine["class"]
@@ -264,6 +308,12 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
     for at, line in enumerate(lines):
         turns.setdefault(line.turn, set()).update(stems[at])
     count = Counter(word for some in turns.values() for word in some)
+    shapes = [_shapes(line.text) for line in lines]
+    told_by: dict[int, frozenset[str]] = {}
+    so_far: frozenset[str] = NOTHING
+    for at, line in enumerate(lines):
+        told_by[at] = so_far
+        so_far |= {folded(each) for each in words_in(line.text)}
     top = max(fills)
     ordered = sorted(range(len(lines)), key=lambda at: -fills[at])
     leader = ordered[0]
@@ -286,6 +336,7 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
             and mine["musing_turn"] < 1
             and not mine["clash_turn"]
             and not mine["elsewhere_turn"]
+            and not mine["sibling_turn"]
         )
         cue = max(mine["update_turn"], mine["correction_turn"], mine["retraction_turn"])
         mine["later_cue"] = mine["later_valid"] * cue
@@ -298,7 +349,31 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
         mine["same_kind"] = float(bool(kinds))
         mine["same_kind_later"] = mine["same_kind"] * mine["later_valid"]
         mine["same_speaker_later"] = after * float(line.speaker == lines[best].speaker)
+        mine["words_less"] = max(row["words"] for row in own) - mine["words_turn"]
+        mine["words_later"] = after * mine["words_turn"]
+        mine["later_sibling"] = after * mine["sibling_turn"]
+        mine["denies"] = float(bool(_denied(line.text) & told_by.get(at, NOTHING) - question.words))
+        mine["shape_later"] = mine["later_valid"] * float(
+            any(shape in shapes[best] and not values & shapes[best][shape] for shape, values in shapes[at].items())
+        )
+        mine["again_known"] = mine["again_turn"] * mine["alike"] * after
         mine["later_other_words"] = after * max(0.0, own[best]["words"] - mine["words_turn"])
+    for at, line in enumerate(lines):
+        own[at]["denies_turn"] = max(own[other]["denies"] for other in range(len(lines)) if lines[other].turn == line.turn)
+
+
+def _denied(text: str) -> set[str]:
+    """The words that a statement says are not so: "8, not 6"."""
+    return {folded(each) for found in _DENIED.findall(text[:1000]) for each in words_in(found)} - SMALL
+
+
+def _shapes(text: str) -> dict[str, set[str]]:
+    """The figures of a text by their form: "heron-9083" and "moose-4471" are alike."""
+    found: dict[str, set[str]] = {}
+    for each in _FIGURE.findall(text[:1000]):
+        form = re.sub(r"[a-z]+", "a", re.sub(r"\d+", "9", each.lower()))
+        found.setdefault(form, set()).add(each.lower())
+    return found
 
 
 def _has(word: str, stems: set[str]) -> bool:

@@ -75,7 +75,7 @@ def read(question: str) -> Question:
     families = frozenset(family for each in stems for family in families_of(each))
     kin = frozenset(stem(each) for each in tokens if is_kin(each))
     ordered = [stem(each) for each in tokens]
-    heads = frozenset(word for before, word in pairwise(ordered) if word in words and before in words)
+    heads = frozenset(word for before, word in pairwise(ordered) if word in words and (before in words or before in names))
     return Question(
         words,
         frozenset(names),
