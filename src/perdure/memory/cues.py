@@ -41,7 +41,7 @@ _CORRECTION: Final = re.compile(
     re.IGNORECASE,
 )
 _MUSING: Final = re.compile(
-    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|(?:i|we|you|they|he|she) could"
+    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|(?<!best )(?:i|we|you|they|he|she) could"
     r"|would|wouldn't"
     r"|should(?! (?:be|read|say))|if (?!you\b|u\b|any|some|who)|unless|thinking (?:of|about)|thought about"
     r"|consider(?:ing)?|toying|dream(?:s|ed|ing)?|wish|hope|hoping|imagine|tempted|fancy|fantasi[sz]\w+|someday|one day"

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from math import log
 from typing import Final
 
-from perdure.memory.classes import is_of
+from perdure.memory.classes import is_of, words_of
 from perdure.memory.corrections import kinds_in
 from perdure.memory.cues import (
     is_again,
@@ -51,7 +51,9 @@ _PLACE: Final = re.compile(
     r"\b(?:in|at|to|from|near|under|behind|on|inside|over|into) (?:the |a |my |our )?[\w\u00c0-\u024f]", re.IGNORECASE
 )
 _MINE: Final = re.compile(
-    r"\bmine\b|^(?:same|me too|lol|ha|haha|same here|noted|ok|cute|wow|congrats|nice|thanks|yes|no)\b", re.IGNORECASE
+    r"\bmine\b|^(?:same|me too|lol|ha|haha|same here|noted|ok|cute|wow|congrats|nice|thanks|thx|yes|no|good (?:morning"
+    r"|night|luck|one)|oh (?:no|dear|wow)|aw+|poor|happy|lucky|well done|brilliant|cool|great|lovely)\b",
+    re.IGNORECASE,
 )
 _SELF: Final = re.compile(r"\b(?:i|i'm|i've|i'll|i'd|im|my|me|we|we're|we've|our|us)\b", re.IGNORECASE)
 _OTHERS: Final = re.compile(
@@ -81,6 +83,18 @@ _DENIED: Final = re.compile(
     re.IGNORECASE,
 )
 _FIGURE: Final = re.compile(r"[\w./:@\u20ac$\u00a3%-]*\d[\w./:%-]*")
+_BEGINS: Final = re.compile(r"([A-Z][\w'\u2019-]{2,}) (?:is|was|has|does|did|will|got|took|[a-z]+s)\b")
+_DOES: Final = re.compile(
+    r"(?:(?:and|so|but|then|now|also|heads up|btw|anyway)[,:]? )*([A-Z][\w\u2019-]{2,})(?:'s)? (?:is|was|has|does|did|gets|takes|got"
+    r"|took|said|had|went|just|moved|wants|needs|will|[a-z]+s|[a-z]+ed)\b"
+)
+_ANSWERS: Final = re.compile(
+    r"^(?:it'?s|it is|that'?s|make (?:it|that)|says?|should be|it was|now it'?s|so it'?s|so)\b|\bit is\b|\bit'?ll be\b"
+    r"|^\S+(?: \S+)?$|\bso (?:put|use|write|say)\b",
+    re.IGNORECASE,
+)
+_BUSY: Final = ("words", "family", "kind", "class", "retraction", "update", "correction", "event", "valued")
+"""What a statement has any of that is more than small talk."""
 NOTHING: Final[frozenset[str]] = frozenset()
 
 NAMES: Final = (
@@ -124,6 +138,10 @@ NAMES: Final = (
     "gives",
     "lacks",
     "names_lost",
+    "idle",
+    "idle_turn",
+    "third_named",
+    "answers",
 )
 """What tells whether a statement speaks of what is asked."""
 
@@ -178,6 +196,13 @@ LATER: Final = (
     "shape_later",
     "again_about",
     "again_known",
+    "idle",
+    "idle_turn",
+    "third_named",
+    "answers_later",
+    "other_later",
+    "other_lost",
+    "family_alike",
 )
 """What tells, beside that, whether it holds now."""
 
@@ -200,6 +225,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
     entities = question.names - {bare(word) for each in speakers for word in words_in(each)}
     asked_for = question.words | entities | question.kin
     known = question.names | {bare(word) for each in speakers for word in words_in(each)} | _CALENDAR
+    called = {bare(value) for line in lines for value in kinds_in(line.text).get("name", ())}
     seen: set[str] = set()
     other_one = False
     turn = -1
@@ -230,7 +256,10 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
                     not (question.kin or entities) and bool(_THIRD.match(line.text)) and not _SELF.search(line.text)
                 ),
                 "sibling": float(has_sibling(asked_for, stems[at])),
+                "valued": float(bool(got)),
                 "again": float(is_again(line.text)),
+                "third_named": float(_is_named_other(line.text, question, known, called)),
+                "answers": float(bool(_ANSWERS.search(line.text))),
                 "elsewhere": float(is_elsewhere(line.text)),
                 "clash": float(_clashes(line.text, question)),
                 "musing": _mused(line.text),
@@ -277,8 +306,16 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
         ):
             mine[name + "_turn"] = max(own[other][name] for other in mates)
         mine["words_before"] = mine["before"]
+        mine["idle"] = float(not any(mine[name] for name in _BUSY))
         mine["gives"] = max(mine["kind"], mine["class"])
         mine["lacks"] = max(own[other]["kind"] + own[other]["class"] for other in mates) - mine["kind"] - mine["class"]
+        mine["idle_turn"] = float(
+            not any(
+                own[other][name]
+                for other in mates
+                for name in _BUSY
+            )
+        )
         told = {bare(word) for other in mates for word in words_in(lines[other].text)}
         mine["names_lost"] = sum(name not in told for name in entities) / (len(entities) or 1)
         mine["aide"] = float(line.role == "assistant" or line.speaker == "assistant")
@@ -292,6 +329,7 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
             and not mine["aide"]
             and not mine["clash"]
             and not mine["sibling"]
+            and not mine["third_named"]
         )
         for name in ("update", "event", "retraction", "again"):
             mine[name + "_about"] = mine[name] * mine["about"]
@@ -309,11 +347,19 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
         turns.setdefault(line.turn, set()).update(stems[at])
     count = Counter(word for some in turns.values() for word in some)
     shapes = [_shapes(line.text) for line in lines]
+    speakers = {bare(word) for line in lines for word in words_in(line.speaker)}
+    values = [_values(question, line.text, speakers) for line in lines]
+    topics: dict[int, set[str]] = {}
+    for line in lines:
+        topics.setdefault(line.turn, set()).update(
+            family for word in words_in(line.text) if stem(word) not in question.words for family in families_of(word)
+        )
     told_by: dict[int, frozenset[str]] = {}
     so_far: frozenset[str] = NOTHING
     for at, line in enumerate(lines):
         told_by[at] = so_far
-        so_far |= {folded(each) for each in words_in(line.text)}
+        so_far |= {bare(value) for some in kinds_in(line.text).values() for value in some}
+        so_far |= words_of(question.classes, stems[at])
     top = max(fills)
     ordered = sorted(range(len(lines)), key=lambda at: -fills[at])
     leader = ordered[0]
@@ -352,14 +398,56 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
         mine["words_less"] = max(row["words"] for row in own) - mine["words_turn"]
         mine["words_later"] = after * mine["words_turn"]
         mine["later_sibling"] = after * mine["sibling_turn"]
-        mine["denies"] = float(bool(_denied(line.text) & told_by.get(at, NOTHING) - question.words))
-        mine["shape_later"] = mine["later_valid"] * float(
-            any(shape in shapes[best] and not values & shapes[best][shape] for shape, values in shapes[at].items())
+        mine["denies"] = float(bool(_denied(line.text) & told_by[at] - question.words))
+        mine["shape_any"] = float(
+            any(form in shapes[best] and not some & shapes[best][form] for form, some in shapes[at].items())
+        )
+        mine["shape_later"] = mine["later_valid"] * mine["shape_any"]
+        mine["other_any"] = float(bool(values[at] - values[best]))
+        mine["answers_later"] = mine["answers"] * mine["later_valid"]
+        mine["other_later"] = mine["later_valid"] * mine["other_any"]
+        mine["family_alike"] = after * min(
+            1.0, len(topics[line.turn] & topics[lines[best].turn]) / (len(topics[line.turn]) or 1)
         )
         mine["again_known"] = mine["again_turn"] * mine["alike"] * after
         mine["later_other_words"] = after * max(0.0, own[best]["words"] - mine["words_turn"])
-    for at, line in enumerate(lines):
-        own[at]["denies_turn"] = max(own[other]["denies"] for other in range(len(lines)) if lines[other].turn == line.turn)
+    mates: dict[int, list[dict[str, float]]] = {}
+    for row, line in zip(own, lines, strict=True):
+        mates.setdefault(line.turn, []).append(row)
+    for row, line in zip(own, lines, strict=True):
+        row["denies_turn"] = max(other["denies"] for other in mates[line.turn])
+        row["other_lost"] = max(other["other_later"] for other in mates[line.turn]) - row["other_later"]
+
+
+def _plain(text: str) -> str:
+    """A text without the clause at its end that asks something."""
+    return _CLAUSES.split(text)[0] if is_asked(text) else text
+
+
+def _values(question: Question, text: str, known: set[str]) -> set[str]:
+    """The values in a text of the kinds and classes that are asked for."""
+    got = kinds_in(text)
+    found = {
+        bare(value) for kind in question.kinds for value in got.get("name" if kind == "place" else kind, set())
+    } | words_of(question.classes, {stem(word) for word in words_in(text)})
+    begins = _BEGINS.match(text)
+    if begins and "name" in question.kinds and _is_name(begins[1]):
+        found.add(bare(begins[1]))
+    return found - known - question.names - question.words
+
+
+def _is_name(word: str) -> bool:
+    """Whether a word at the beginning of a statement, with a capital, is likely a name."""
+    return stem(word) not in SMALL and not families_of(word) and not is_kin(word) and folded(word) not in _CALENDAR
+
+
+def _is_named_other(text: str, question: Question, known: frozenset[str], called: set[str]) -> bool:
+    """Whether a clause begins with the name of somebody who does what it tells, and is not asked about."""
+    for clause in _PARTS.split(text[:600]):
+        found = _DOES.match(clause)
+        if found and bare(found[1]) in called - known - question.names and not _has(stem(found[1]), set(question.words)):
+            return not _SELF.search(clause)
+    return False
 
 
 def _denied(text: str) -> set[str]:
@@ -392,18 +480,20 @@ def _gives(question: Question, got: dict[str, set[str]], text: str, known: froze
             continue
         if any(bare(value) not in known for value in some):
             return True
-    return False
+    begins = _BEGINS.match(text)
+    return bool(begins and "name" in question.kinds and _is_name(begins[1]) and bare(begins[1]) not in known)
 
 
 def _of_others(text: str, question: Question) -> bool:
     """Whether a clause is about somebody of the speaker's whom the question does not ask about."""
     inner = _THEIRS.search(text[:600])
-    if inner and is_kin(inner[1]) and stem(inner[1]) not in question.kin and not _SELF.search(text):
+    entity = bool(question.names) and not question.own
+    if inner and not entity and is_kin(inner[1]) and stem(inner[1]) not in question.kin and not _SELF.search(text):
         return True
     for clause in _PARTS.split(text[:600]):
         found = _OTHERS.match(clause)
         if found and any(is_kin(word) and stem(word) not in question.kin for word in words_in(found[0])):
-            return not _SELF.search(text.replace(found[0], ""))
+            return not _SELF.search(_plain(text.replace(found[0], "")))
     return False
 
 
@@ -432,5 +522,9 @@ def _mused(text: str) -> float:
     """1 for a wish, a plan or a doubt, less where the words that tell so come after the first clause."""
     if not is_musing(text):
         return 0.0
-    first = _CLAUSES.split(text, maxsplit=1)[0]
+    parts = _CLAUSES.split(text)
+    first = parts[0]
+    telling = [each for each in parts if kinds_in(each)]
+    if len(parts) > 1 and telling and not any(is_musing(each) for each in telling):
+        return 0.3
     return 1.0 if _PLAINLY.search(text) or is_musing(first) or len(first.split()) < 4 else 0.4
