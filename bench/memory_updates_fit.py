@@ -139,7 +139,7 @@ def fitted(
     return weights / spread
 
 
-def fit(cases: list[Case], *, penalties: tuple[float, float] = (0.1, 0.05), folds: int = 4) -> tuple[Floats, Floats]:
+def fit(cases: list[Case], *, penalties: tuple[float, float] = (0.1, 0.03), folds: int = 4) -> tuple[Floats, Floats]:
     """Return the weights of both rankings; the second learns from a first that has not seen the dialogue."""
 
     def first(some: list[Case], steps: int) -> Floats:
