@@ -465,7 +465,7 @@ def _shapes(text: str) -> dict[str, set[str]]:
 
 
 def _has(word: str, stems: set[str]) -> bool:
-    return word in stems or (len(word) > 4 and any(each[:5] == word[:5] for each in stems))
+    return word in stems or (len(word) > 4 and any(each[:5] == word[:5] or each.endswith(word) for each in stems))
 
 
 def _related(word: str, stems: set[str], families: set[str]) -> float:

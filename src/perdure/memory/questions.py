@@ -36,7 +36,7 @@ SMALL: Final = frozenset(
         "a an the is are was were be been am do does did of in at to by for from with as on and or what which who"
         " whom whose where when how why that this it its s he she they his her their i my you your me we our us"
         " current currently now there still latest according kind type many much will would have has had take"
-        " takes use uses go goes get gets up out any some not so but if can"
+        " takes use uses go goes get gets up out any some not so but if can user users assistant"
     )
 )
 _ASKS: Final = (
