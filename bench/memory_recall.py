@@ -3,7 +3,7 @@
 LoCoMo's dialogues, turn by turn, and its questions with the turns that answer them. The peer is FTS5 (porter and
 unicode61, no accents) over the same turns, stop words taken out of the question, each turn's score with 0.45 of the
 next one's and 0.30 of the previous one's. No language model on either side. The search was developed on two dialogues
-(`DEVELOPED`); the others were looked at once, when it was done.
+(`DEVELOPED`); nothing was tuned on the others.
 """
 
 from __future__ import annotations

@@ -188,6 +188,15 @@ def test_the_fsspec_example_reads_what_it_saved(tmp_path: Path) -> None:
     assert "the same weights: True" in said
 
 
+def test_the_memory_example_corrects_a_fact_and_takes_it_back(tmp_path: Path) -> None:
+    said = run(next(each for each in EXAMPLES if each.name == "10_memory.py"), "--to", tmp_path / "memories")
+    assert "f3 current: 'I live in Lisbon now.', Anna in chat 7" in said
+    assert "I live in Porto" not in said
+    assert "['Her cat is called Mochi.']" in said
+    assert "['My cat is called Miso.', 'Her cat is called Mochi.']" in said
+    assert said.endswith("current\n4 tellings are kept, whatever was edited\n")
+
+
 @pytest.mark.parametrize("example", EXAMPLES[1:], ids=name_of)
 def test_an_example_of_meeting_another_library_has_fewer_than_forty_lines(example: Path) -> None:
     assert len(example.read_text().splitlines()) < 40

@@ -19,7 +19,7 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
     """Add the command to the parser."""
     parser = commands.add_parser(
         "console",
-        help="a web page, an API and metrics over jobs",
+        help="a web page, an API and metrics over jobs and memories",
         description="Serve a page, a JSON API and /metrics over the jobs of this machine, or over one job of another. "
         "Whoever wants in shows the token: it is made at the first start, kept in console.token beside the jobs, and "
         "part of the address that is printed. Needs pip install 'perdure[http]'.",
@@ -35,6 +35,9 @@ def add_parser(commands: argparse._SubParsersAction[argparse.ArgumentParser]) ->
         default=[],
         metavar="PATH",
         help="show this, too: a folder of perdure watch --record, or a file of --json; may be given again",
+    )
+    parser.add_argument(
+        "--memory", metavar="DIR", help="show the memories of this folder, too (what perdure memory --root names)"
     )
     parser.add_argument(
         "--console-token-file",
@@ -72,7 +75,17 @@ def main(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         records=lambda: _records_in(home, args.job) | given,
+        memory=_memories(args.memory),
     )
+
+
+def _memories(word: str | None) -> Path | None:
+    if word is None:
+        return None
+    path = Path(word).expanduser().resolve()
+    if not path.is_dir():
+        raise CallError(f"there is no folder {word}; perdure memory observe --root {word} makes one")
+    return path
 
 
 def _given_records(paths: list[str]) -> dict[str, Path]:

@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from perdure import __version__
-from perdure.cli import agent, checkpoint, console, controller, demo, doctor_parser, job, run, submit, watch
+from perdure.cli import agent, checkpoint, console, controller, demo, doctor_parser, job, memory, run, submit, watch
 from perdure.errors import PerdureError
 
 __all__ = ["main"]
@@ -22,7 +22,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("--version", action="version", version=f"perdure {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, run, submit, job, watch, checkpoint, console, agent, controller, doctor_parser):
+    for command in (demo, run, submit, job, watch, checkpoint, memory, console, agent, controller, doctor_parser):
         command.add_parser(commands)
     try:
         words = watch.spelled_out(sys.argv[1:] if argv is None else argv)

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perdure.errors import CallError, PerdureError
+from perdure.http.memories import Memories
 from perdure.http.watched import Watches
 from perdure.supervisor.asking import Asker, Seen
 
@@ -24,10 +25,18 @@ class Looked:
 
 
 class Jobs:
-    """``askers`` tells which jobs there are now, ``records`` where watchers keep what they saw. Thread-safe."""
+    """``askers`` tells which jobs there are now, ``records`` where watchers keep what they saw, ``memory`` in which
+    folder memories are. Thread-safe.
+    """
 
-    def __init__(self, askers: Callable[[], Iterable[Asker]], records: Callable[[], Mapping[str, Path]] = dict) -> None:
+    def __init__(
+        self,
+        askers: Callable[[], Iterable[Asker]],
+        records: Callable[[], Mapping[str, Path]] = dict,
+        memory: Path | None = None,
+    ) -> None:
         self._askers = askers
+        self.memories = Memories(memory)
         self.watches = Watches(records)
         self._known: dict[str, tuple[Asker, threading.Lock]] = {}  # an asker remembers facts
         self._lock = threading.Lock()

@@ -82,8 +82,8 @@ def frame(main: str, *, title: str, pages: Sequence[Page], here: str, live: bool
     )
 
 
-def respond(request: Request, main: str, *, title: str) -> Response:
-    """The page, or what is inside its frame if that is asked for."""
+def respond(request: Request, main: str, *, title: str, live: bool = True) -> Response:
+    """The page, or what is inside its frame if that is asked for; ``live`` pages ask for that every second."""
     if "part" in request.query_params:
         return HTMLResponse(main)
-    return HTMLResponse(frame(main, title=title, pages=request.app.state.pages, here=request.url.path))
+    return HTMLResponse(frame(main, title=title, pages=request.app.state.pages, here=request.url.path, live=live))

@@ -20,10 +20,11 @@ from starlette.routing import BaseRoute, Route
 
 from perdure.clock import SYSTEM, Clock
 from perdure.errors import CallError, PerdureError
-from perdure.http import jobs_page, watch_page
+from perdure.http import jobs_page, memory_page, watch_page
 from perdure.http.access import Access, Keeper, kept_token, port_of
 from perdure.http.api import answer, api_routes, error_answer, status_of
 from perdure.http.jobs import Jobs
+from perdure.http.memory_api import memory_routes
 from perdure.http.metrics import CONTENT_TYPE, metrics_of
 from perdure.http.pages import Page, esc, frame, respond, tag
 from perdure.http.watch_api import watch_routes
@@ -31,7 +32,7 @@ from perdure.supervisor.asking import Asker
 
 __all__ = ["PAGES", "console", "is_loopback", "kept_token", "serve"]
 
-PAGES: Final[tuple[Page, ...]] = (jobs_page.PAGE, watch_page.PAGE)
+PAGES: Final[tuple[Page, ...]] = (jobs_page.PAGE, watch_page.PAGE, memory_page.PAGE)
 """The pages of the console, as its menu has them: each system adds one."""
 
 _STATIC: Final = {
@@ -48,13 +49,14 @@ def console(
     *,
     token: str,
     records: Callable[[], Mapping[str, Path]] = dict,
+    memory: Path | None = None,
     pages: tuple[Page, ...] = PAGES,
     clock: Clock = SYSTEM,
 ) -> Starlette:
     """The console as an ASGI application; ``askers`` tells which jobs there are, ``records`` what is kept of a watch,
-    by name, ``token`` lets in.
+    by name, ``memory`` is a folder of memories, ``token`` lets in.
     """
-    jobs, access = Jobs(askers, records), Access(token)
+    jobs, access = Jobs(askers, records, memory), Access(token)
 
     def home(request: Request) -> Response:
         return RedirectResponse(pages[0].path, status_code=303)
@@ -69,6 +71,7 @@ def console(
         Route("/static/{name}", _static),
         Route("/metrics", metrics),
         *watch_routes(jobs.watches),
+        *memory_routes(jobs.memories),
         *api_routes(jobs),
         *(route for page in pages for route in page.routes(jobs)),
     ]
@@ -164,6 +167,7 @@ def serve(
     host: str,
     port: int,
     records: Callable[[], Mapping[str, Path]] = dict,
+    memory: Path | None = None,
 ) -> int:
     """Serve the console at ``host`` and ``port`` (0: a free one), and print where, until SIGINT or SIGTERM."""
     try:
@@ -174,7 +178,10 @@ def serve(
     shown = f"[{host}]" if ":" in host else host
     print(f"console: http://{shown}:{sock.getsockname()[1]}/login#token={token}", flush=True)
     config = uvicorn.Config(
-        console(askers, token=token, records=records), log_level="warning", access_log=False, lifespan="off"
+        console(askers, token=token, records=records, memory=memory),
+        log_level="warning",
+        access_log=False,
+        lifespan="off",
     )
     uvicorn.Server(config).run(sockets=[sock])
     return 0

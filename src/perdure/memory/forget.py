@@ -148,7 +148,7 @@ def _forget(
     ledger: Ledger, target: Target, mode: str, by: str, reason: str, derived: Derived, deadline_s: float
 ) -> Receipt:
     with ledger.change() as db:
-        facts, whole = _selected(db, target)
+        facts, whole = selected(db, target)
         if not facts and not whole:
             raise CallError(f"there is nothing to forget of {_said(target)}")
         before = _states(db, facts)
@@ -229,7 +229,7 @@ def empty_rows(db: File, facts: set[int], whole: set[int]) -> tuple[list[str], l
     return list(dict.fromkeys(texts)), sorted(emptied), redacted
 
 
-def _selected(db: File, target: Target) -> tuple[set[int], set[int]]:
+def selected(db: File, target: Target) -> tuple[set[int], set[int]]:
     """The facts, and the evidence that goes as a whole."""
     if target.fact is not None:
         return _alike(db, target.fact), set()

@@ -22,7 +22,7 @@ from perdure.memory.document_edits import Edits
 from perdure.memory.documents import Documents
 from perdure.memory.editing import carry_in
 from perdure.memory.exporting import export
-from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges
+from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges, selected
 from perdure.memory.fusion import Calibration, Fusion
 from perdure.memory.holding import around, by_holding
 from perdure.memory.hops import hop_hits
@@ -129,6 +129,11 @@ class Memory:
             self._vectors.close()
         self._ledger.close()
 
+    @property
+    def ledger(self) -> Ledger:
+        """The ledger, for those parts of perdure that read it as it is."""
+        return self._ledger
+
     def observe(
         self,
         text: str,
@@ -199,7 +204,7 @@ class Memory:
         self.settle(deadline_s=_PATIENCE_S)
         hits = self._searcher.find(
             question,
-            limit=max(3 * limit, 30),
+            limit=max(limit, 15),
             history=history,
             as_of_s=None if as_of is None else self._moment_s(as_of),
             only=only or None,
@@ -400,6 +405,25 @@ class Memory:
             speaker=speaker,
         )
         return forget(self._ledger, target, mode=mode, reason=reason, derived=self._derived(), deadline_s=deadline_s)
+
+    def would_forget(
+        self,
+        *,
+        fact: str | int | None = None,
+        evidence: str | int | None = None,
+        topic: str | int | None = None,
+        source: str | None = None,
+        speaker: str | None = None,
+    ) -> list[Fact]:
+        """Return the facts that `forget` would forget."""
+        target = Target(
+            fact=None if fact is None else number_of(fact, "f"),
+            evidence=None if evidence is None else number_of(evidence, "e"),
+            topic=None if topic is None else number_of(topic, "t"),
+            source=source,
+            speaker=speaker,
+        )
+        return list(self._ledger.facts(sorted(selected(self._ledger.connection(), target)[0])).values())
 
     def backup(self, to: str | os.PathLike[str] | None = None) -> str:
         """Copy the space to a new file (or the URL of a store) while others write; return where it is.

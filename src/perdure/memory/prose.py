@@ -388,7 +388,8 @@ def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]]
         mine["later_cue"] = mine["later_valid"] * cue
         mine["later_event"] = mine["later_valid"] * mine["event_turn"]
         mine["same_class_later"] = mine["later_valid"] * mine["class"] * own[best]["class"]
-        shared = turns[line.turn] & turns[lines[best].turn]
+        alone = line.turn == lines[best].turn  # there is no other to be alike
+        shared = set() if alone else turns[line.turn] & turns[lines[best].turn]
         mine["alike"] = min(1.0, sum(1 / (count[word] - 1) for word in shared) / 2)
         mine["alike_later"] = mine["alike"] * after
         kinds = set(kinds_in(line.text)) & set(kinds_in(lines[best].text)) - {"number"}

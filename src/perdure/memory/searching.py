@@ -30,6 +30,8 @@ __all__ = ["Searcher", "Sense"]
 _NAME_WEIGHT: Final = 0.3
 _SECTIONS_RERANKED: Final = 50
 _FACTS_OF_PASSAGE: Final = 1000
+_LEAST_READ: Final = 10
+_MOST_READ: Final = 500
 _MOST_STEPS: Final = 50
 
 
@@ -117,10 +119,13 @@ class Searcher:
         """Of each passage its best fact, then, where that is too few, the others of passages that have words of it."""
         first: dict[int, Hit] = {}
         later: dict[int, Hit] = {}
-        for passage in found:
+        read: dict[int, list[Fact]] = {}
+        for at, passage in enumerate(found):
             if len(first) >= limit:
                 break
-            facts = self._of_passage(passage)
+            if passage.passage not in read:
+                read = self._of_passages(found[at : at + max(_LEAST_READ, limit - len(first))])
+            facts = read[passage.passage]
             scores = {fact.id: _fits(fact.text, idf) for fact in facts}
             best = max(scores.values(), default=0.0)
             ordered = sorted(facts, key=lambda fact: (-scores[fact.id], fact.id))
@@ -143,12 +148,23 @@ class Searcher:
             hits += sorted(more, key=lambda hit: (-hit.score, hit.fact.id))[: limit - len(hits)]
         return self._with_conflicts(hits)
 
-    def _of_passage(self, found: Found) -> list[Fact]:
-        rows = self.ledger.connection().execute(
-            f"{FACTS} WHERE f.id >= ? AND f.id < ? AND f.passage = ? AND f.text IS NOT NULL ORDER BY f.id",
-            (found.passage, found.before or found.passage + _FACTS_OF_PASSAGE, found.passage),
-        )
-        return [fact_of(row) for row in rows.fetchall()]
+    def _of_passages(self, found: Sequence[Found]) -> dict[int, list[Fact]]:
+        """The facts of each passage: of the first ones, as many as one query reads."""
+        facts: dict[int, list[Fact]] = {}
+        ids: list[int] = []
+        for each in found:
+            there = range(each.passage, each.before or each.passage + _FACTS_OF_PASSAGE)
+            if ids and len(ids) + len(there) > _MOST_READ:
+                break
+            facts[each.passage] = []
+            ids += there
+        for at in range(0, len(ids), _MOST_READ):
+            some = ids[at : at + _MOST_READ]
+            sql = f"{FACTS} WHERE f.id IN ({','.join('?' * len(some))}) AND f.text IS NOT NULL ORDER BY f.id"
+            for row in self.ledger.connection().execute(sql, some).fetchall():
+                if row[4] in facts:
+                    facts[row[4]].append(fact_of(row))
+        return facts
 
     def _standing(self, hit: Hit, view: _View) -> list[Hit]:
         """The hit as it is to be shown, or what is shown in its place: nothing where it is forgotten."""
@@ -221,7 +237,7 @@ class Searcher:
         return sorted(scored, key=lambda hit: (-hit.score, hit.fact.id))
 
     def _passage_text(self, fact: Fact) -> str:
-        facts = self._of_passage(Found(fact.passage, None, 0.0, 0))
+        facts = self._of_passages([Found(fact.passage, None, 0.0, 0)])[fact.passage]
         return " ".join(each.text for each in facts if each.state is not State.FORGOTTEN)
 
 

@@ -13,7 +13,7 @@ from math import log
 from typing import Final
 
 from perdure.memory.families import families_of
-from perdure.memory.records import Hit, State
+from perdure.memory.records import Fact, Hit, State
 from perdure.memory.slots import slots_of, stem, words_in
 from perdure.memory.wordlists import word_set
 
@@ -21,6 +21,7 @@ __all__ = ["by_slot", "is_sure"]
 
 _SURE: Final = 1.0
 _FITS: Final = 0.6
+_LEAST_SHARED: Final = 0.4
 _BEHIND: Final = 0.3
 """How far what holds no longer is put back."""
 _SMALL: Final = frozenset(
@@ -42,8 +43,7 @@ def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
     if not asked or not hits:
         return list(hits)
     names = {stem(each) for at, each in enumerate(words_in(question)) if at and not each.islower()} - _SMALL
-    slots = [slots_of(hit.fact.text, speaker=hit.fact.speaker, source=hit.fact.source) for hit in hits]
-    keys = [_content(slot[0].key.split(), stemmed=True) if slot else set() for slot in slots]
+    keys = [_key(hit.fact, asked) for hit in hits]
     counts = Counter(word for key in keys for word in key)
     rare = {word: log(1 + len(hits) / (1 + counts[word])) + 0.2 for word in {*asked, *counts}}
     best = max(hit.score for hit in hits) or 1.0
@@ -57,6 +57,15 @@ def by_slot(question: str, hits: Sequence[Hit]) -> list[Hit]:
         ranked.append((score, -at, replace(hit, why=why) if fills else hit))
     ranked.sort(key=lambda each: each[:2], reverse=True)
     return [replace(hit, score=score) for score, _, hit in ranked]
+
+
+def _key(fact: Fact, asked: set[str]) -> set[str]:
+    """What the slot of a fact is called by; nothing where the fact shares too little with the question to fit it."""
+    there = {stem(each) for each in words_in(f"{fact.text} {fact.speaker}")}
+    if sum(_shared(word, there) > 0 for word in asked) < _LEAST_SHARED * len(asked):
+        return set()
+    slots = slots_of(fact.text, speaker=fact.speaker, source=fact.source)
+    return _content(slots[0].key.split(), stemmed=True) if slots else set()
 
 
 def is_sure(hits: Sequence[Hit]) -> bool:

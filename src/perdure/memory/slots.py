@@ -8,6 +8,7 @@ a slot later replaces what was said before; elsewhere only slots that can hold o
 
 from __future__ import annotations
 
+import functools
 import re
 import unicodedata
 from dataclasses import dataclass
@@ -74,6 +75,7 @@ def folded(word: str) -> str:
 
 
 @lru_cache(maxsize=65536)
+@functools.lru_cache(1 << 16)
 def stem(word: str) -> str:
     """Return the part of an English word that its forms share, roughly.
 

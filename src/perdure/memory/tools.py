@@ -264,7 +264,8 @@ class Tools:
         return self._facts(title, facts, budget, remarks)
 
     def _resolve(self, asked: Resolve, budget: int) -> Result:
-        hits = self.shelf.search(asked.question, limit=10, history=True)
+        hits = self.shelf.search(asked.question, limit=10, history=False)
+        hits = hits or self.shelf.search(asked.question, limit=10, history=True)
         found = resolved(self.shelf, hits)
         if found is None:
             return Result("nothing in this memory fits; there is nothing to choose from")
