@@ -67,6 +67,7 @@ def read(question: str) -> Question:
     names = {
         bare(each) for at, each in enumerate(tokens) if at and not each.islower() and not each.isdigit() and each != "I"
     }
+    tokens += [part for each in tokens if "-" in each and each.islower() for part in each.split("-")]
     stems = {stem(each) for each in tokens if bare(each) not in names}
     words = frozenset(stems - SMALL)
     kinds = frozenset(kind for kind, pattern in _ASK if pattern.search(question))
