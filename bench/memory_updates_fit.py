@@ -23,9 +23,11 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.memory.prose import LATER, NAMES, Line, features, later
+from perdure.memory.prose import NAMES, Line, features
 from perdure.memory.questions import read
+from perdure.memory.sequels import LATER, later
 from perdure.memory.statements import statements
+from perdure.memory.wordlists import word_set
 
 Floats = NDArray[np.float64]
 
@@ -53,18 +55,18 @@ PRIOR: Final = {
     "later_cue": 0.7,
 }
 """What the penalty pulls a weight to, for features that are rare in the sets and plain in what they mean."""
-NEGATIVE: Final = frozenset(
+NEGATIVE: Final = word_set(
     "third yours by_other aide kin kin_turn mine musing musing_turn asked elsewhere clash elsewhere_turn clash_turn"
     " words_before past sibling later_sibling lacks names_lost words_less later_other_words idle"
-    " idle_turn third_named other_lost".split()
+    " idle_turn third_named other_lost"
 )
-POSITIVE: Final = frozenset(
+POSITIVE: Final = word_set(
     "update_about event_about retraction_about class class_turn about_class event event_turn later_event"
     " same_class_later words family kind news by_subject names names_turn length turn_length place yes_retraction about"
     " about_kind about_family fills fills_turn recent recent_about later later_valid later_about update update_turn"
     " correction correction_turn retraction later_cue alike alike_later same_kind same_kind_later same_speaker_later"
     " words_turn family_turn kind_turn to_subject gives words_later denies denies_turn shape_later again_about"
-    " again_known answers_later other_later family_alike".split()
+    " again_known answers_later other_later family_alike"
 )
 
 

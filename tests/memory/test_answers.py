@@ -82,7 +82,9 @@ def test_later_prose_that_fills_no_slot_comes_before_the_slot_that_it_leaves(tmp
     with Memory(tmp_path) as memory:
         memory.observe("I work at Brightwell Foods, in purchasing", speaker="user", at="2024-11-02", source="chat")
         memory.observe("4 years by now", speaker="user", at="2024-11-03", source="chat")
-        memory.observe("first day at Oker Logistics, nobody showed me around", speaker="user", at="2025-04-28", source="chat")
+        memory.observe(
+            "first day at Oker Logistics, nobody showed me around", speaker="user", at="2025-04-28", source="chat"
+        )
         assert "Oker Logistics" in memory.ask("Where does the user work?").hits[0].fact.text
 
 

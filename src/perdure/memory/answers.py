@@ -70,7 +70,8 @@ def _fitting(question: str, hits: Sequence[Hit]) -> list[Hit]:
     covered = [coverage(question, f"{hit.fact.speaker} {hit.fact.text}") for hit in hits]
     best = max(covered, default=0.0)
     enough = max(_LEAST_COVERED if best >= _LEAST_COVERED else 1.0, best * _OF_THE_BEST)
-    return [hit for hit, share in zip(hits, covered, strict=True) if share >= enough or hit.why.split(",")[0] not in _BY_WORDS]
+    ways = [hit.why.split(",")[0] for hit in hits]
+    return [hit for hit, share, way in zip(hits, covered, ways, strict=True) if share >= enough or way not in _BY_WORDS]
 
 
 def _with_conflicts(shelf: Shelf, hits: Sequence[Hit]) -> list[Hit]:

@@ -6,6 +6,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Final
 
 from perdure.memory.cues import is_asked, is_correction, is_musing, is_update
@@ -71,7 +72,8 @@ _KINDS: Final = (
 
 
 _OLD: Final = re.compile(
-    r"\b(?:not|instead of|rather than|no longer|replac(?:es|ed|ing)|from|was) (?:(?:the|a|an|at|in|on|for|to|with|my|by) )?(\S+)"
+    r"\b(?:not|instead of|rather than|no longer|replac(?:es|ed|ing)|from|was) (?:(?:the|a|an|at|in|on|for|to|with"
+    r"|my|by) )?(\S+)"
     r"|(\S+) (?:is|are|was) (?:wrong|gone|out|history|dead|retired|frozen|no more)\b",
     re.IGNORECASE,
 )
@@ -89,6 +91,7 @@ _WEIGHTS: Final = {"address": 3.0, "time": 3.0, "date": 2.5, "money": 2.5, "numb
 """How much it tells that two statements have different values of a kind."""
 
 
+@lru_cache(maxsize=8192)
 def kinds_in(text: str) -> dict[str, set[str]]:
     """Return the values in a text by kind: address, time, date, money, number, name.
 

@@ -55,18 +55,20 @@ _FAMILIES: Final = {
         "allergy allergic allergies intolerant reaction rash medication medicine tablet tablets pill pills dose"
         " dosage mg takes prescribed doctor gp inhaler diagnosis condition blood pressure test clinic nurse"
     ),
-    "doctor": ("doctor dr physio physiotherapist dentist therapist gp vet surgeon specialist practice clinic file paediatrician"
-        " pediatrician midwife optician dermatologist checkup"),
+    "doctor": (
+        "doctor dr physio physiotherapist dentist therapist gp vet surgeon specialist practice clinic file"
+        " paediatrician pediatrician midwife optician dermatologist checkup"
+    ),
     "diet": (
         "diet eat eats eating vegan vegetarian meat food dinner lunch menu drink drinks drinking coffee tea cup"
         " breakfast sugar sugars milk oat sweet black espresso latte cappuccino mug bean beans"
     ),
     "food": "bring bringing dish cook make potluck recipe side order ordered menu serve cake",
-    "car": "car drive drives vehicle van truck parked engine lease bike motorbike garage ute pickup mileage mpg boot tyres"
-        " dealer secondhand scrapyard scrap",
+    "car": "car drive drives vehicle van truck parked engine lease bike motorbike garage ute pickup"
+    " mileage mpg boot tyres dealer secondhand scrapyard scrap",
     "pet": (
-        "pet pets dog cat puppy kitten breed vet animal rabbit parrot hamster tortoise walk chicken chickens hen hens coop"
-        " bird birds pullets litter paw leash"
+        "pet pets dog cat puppy kitten breed vet animal rabbit parrot hamster tortoise walk chicken chickens hen hens"
+        " coop bird birds pullets litter paw leash"
     ),
     "phone": "phone number mobile plan carrier contact call text sim pixel iphone galaxy android nokia samsung handset",
     "email": "email mail address inbox write",

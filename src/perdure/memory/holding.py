@@ -10,9 +10,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from perdure.memory.ledger import FACTS, Ledger, fact_of
-from perdure.memory.prose import Line, features, later
+from perdure.memory.prose import Line, features
 from perdure.memory.questions import is_named, read
 from perdure.memory.records import Fact, Hit, State
+from perdure.memory.sequels import later
 from perdure.memory.slots import words_in
 from perdure.memory.weights import FILLS, HOLDS
 
@@ -95,6 +96,8 @@ def _spoken(ledger: Ledger, question: str) -> list[tuple[str, int]]:
             first = db.execute("SELECT min(id) FROM fact WHERE evidence = ?", (evidence,)).fetchone()[0]
             if first is not None:
                 found.append((source, first))
+        if len(found) >= _SOURCES:
+            break
     return found
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -76,7 +77,9 @@ def read(question: str) -> Question:
     families = frozenset(family for each in stems for family in families_of(each))
     kin = frozenset(stem(each) for each in tokens if is_kin(each))
     ordered = [stem(each) for each in tokens]
-    heads = frozenset(word for before, word in pairwise(ordered) if word in words and (before in words or before in names))
+    heads = frozenset(
+        word for before, word in pairwise(ordered) if word in words and (before in words or before in names)
+    )
     return Question(
         words,
         frozenset(names),
@@ -95,6 +98,7 @@ def is_named(word: str, question: Question) -> bool:
     return bare(word) in question.names
 
 
+@lru_cache(maxsize=65536)
 def bare(word: str) -> str:
     """A word without case, marks and the ending of a possessive."""
     return re.sub(r"(?:'s|\u2019s|'|\u2019)$", "", folded(word))

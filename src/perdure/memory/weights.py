@@ -1,7 +1,7 @@
 """How much each feature of `prose` counts, for what it is asked and for whether it holds now.
 
-Fitted by ``bench/memory_updates_fit.py`` on dialogues of three authors (which statement answers, by cross entropy, with a
-penalty on large weights and the sign of each given beforehand); one that came out as nothing is left out.
+Fitted by ``bench/memory_updates_fit.py`` on dialogues of three authors (which statement answers, by cross entropy, with
+a penalty on large weights and the sign of each given beforehand); one that came out as nothing is left out.
 """
 
 from __future__ import annotations
