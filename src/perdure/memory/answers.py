@@ -13,6 +13,7 @@ from typing import Final
 from perdure.memory.records import Answer, Bond, Fact, Hit, State
 from perdure.memory.resolving import resolved
 from perdure.memory.shelf import Shelf
+from perdure.memory.slots import stem, words_in
 from perdure.memory.words import content_terms, terms
 
 __all__ = ["abstained", "answer_by_rules", "coverage"]
@@ -63,7 +64,8 @@ def coverage(question: str, text: str) -> float:
     (1.0, 0.5)
     """
     asked = set(content_terms(question))
-    return len(asked & set(terms(text))) / len(asked) if asked else 0.0
+    there = {*terms(text), *(stem(word) for word in words_in(text))}  # "lives" is of "life" and of "live"
+    return sum(each in there or stem(each) in there for each in asked) / len(asked) if asked else 0.0
 
 
 def _fitting(question: str, hits: Sequence[Hit]) -> list[Hit]:

@@ -163,7 +163,7 @@ def replaced(said: Said, earlier: Sequence[Said]) -> tuple[int, str] | None:
         shared = {word for word in mine & words if count[word] == 1}
         if left and (other or len(shared - left) >= 1):
             found.append((each.fact, f"it says that {sorted(left)[0]} is so no longer"))
-        elif len(shared) >= (1 if plain else 2) and other:
+        elif other and (shared if plain else len(shared) >= 2 and said.observed_s - each.observed_s <= _SOON_S):
             found.append((each.fact, f"it tells anew of {' and '.join(sorted(shared)[:2])}"))
     return found[0] if len(found) == 1 else None
 
