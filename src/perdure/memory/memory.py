@@ -20,7 +20,7 @@ from perdure.memory.consolidate import Consolidator, When
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.document_edits import Edits
 from perdure.memory.documents import Documents
-from perdure.memory.editing import carry_in
+from perdure.memory.editing import BY_ID, carry_in
 from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges, selected
 from perdure.memory.fusion import Calibration, Fusion
@@ -45,7 +45,7 @@ from perdure.memory.spaces import folder_of, make_folder
 from perdure.memory.told import Told
 from perdure.memory.tools import Tools
 from perdure.memory.topic_store import live, routes, topics_of
-from perdure.memory.undo import change_of, changes, undo
+from perdure.memory.undo import change_of, changes, journal_of, undo
 from perdure.memory.vectors import Vectors
 from perdure.memory.views import History, Status, history, status
 
@@ -269,7 +269,7 @@ class Memory:
 
     def tools(self) -> Tools:
         """Return the tools by which a model or another agent reads this memory; none of them can write."""
-        return Tools(LedgerShelf(self._ledger, self.search))
+        return Tools(LedgerShelf(self._ledger, self.search, settle=lambda: self.settle(deadline_s=_PATIENCE_S)))
 
     def resolve(self, asked: str) -> Hit | None:
         """Return the fact that holds now in a slot, or that answers a question; None where nothing does.
@@ -325,7 +325,7 @@ class Memory:
         if not text.strip():
             raise CallError("say what holds instead; to have a fact forgotten, use forget")
         edits = Edits(changed=((old.id, text),))
-        number = carry_in(self._ledger, edits, topic=old.topic, source="edit", key=f"edit:{os.urandom(12).hex()}")
+        number = carry_in(self._ledger, edits, topic=old.topic, source=BY_ID, key=f"edit:{os.urandom(12).hex()}")
         assert number is not None
         self._documents.catch_up()
         return self.change(number)
@@ -337,6 +337,10 @@ class Memory:
         """
         with self._ledger.change() as db:
             number = undo(db, number_of(change, "c"), by="human", wall=self._wall)
+            facts = {fact for fact, _, _ in journal_of(db, number).states}
+        back = {each.passage for each in self._ledger.facts(facts).values()}
+        if back:
+            self._index.drop(sorted(back))  # what had been forgotten is found again
         self._documents.catch_up()
         return self.change(number)
 
@@ -366,6 +370,7 @@ class Memory:
     def fact(self, name: str | int) -> Fact:
         """Return a fact by its id. Raises `CallError` where there is none."""
         number = number_of(name, "f")
+        self.settle(deadline_s=_PATIENCE_S)
         found = self._ledger.facts([number]).get(number)
         if found is None:
             raise CallError(f"there is no fact f{number} in space {self.space!r}")
@@ -464,6 +469,7 @@ class Memory:
 
     def status(self) -> Status:
         """Count what there is."""
+        self.settle(deadline_s=_PATIENCE_S)
         return status(self._ledger)
 
     def _told(

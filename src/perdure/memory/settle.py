@@ -214,7 +214,8 @@ def _write(
                 found[(kind, fact, other)] = number
             else:
                 fixed.update((fact,) if kind == Bond.DUPLICATES else (other,))
-    kept = [tie for tie in wanted if not _taken_back(db, tie)]
+    against = known - set(found)  # what a person or a plan has decided the other way round stays so
+    kept = [tie for tie in wanted if (tie.kind.value, tie.other, tie.fact) not in against and not _taken_back(db, tie)]
     fixed.update(tie.fact if tie.kind is Bond.DUPLICATES else tie.other for tie in set(wanted) - set(kept))
     needed = {(tie.kind.value, tie.fact, tie.other): tie for tie in kept}
     stale = [number for link, number in found.items() if link not in needed and link[1] in seen and link[2] in seen]
