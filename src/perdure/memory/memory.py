@@ -25,8 +25,8 @@ from perdure.memory.editing import BY_ID, carry_in
 from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges, selected
 from perdure.memory.fusion import Calibration, Fusion
-from perdure.memory.holding import around, by_holding
-from perdure.memory.hops import hop_hits
+from perdure.memory.holding import around, by_holding, is_later
+from perdure.memory.hops import best_chain, hits_of
 from perdure.memory.importing import Imported, import_
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
@@ -255,14 +255,18 @@ class Memory:
         if reader is not None:
             return read_and_answer(question, self.tools(), reader, hits=limit)
         found = self.search(question, limit=limit)
-        followed = hop_hits(question, IndexFinder(self._ledger, self._index), doubts=1)
-        if followed:
-            known = {hit.fact.id for hit in followed}
-            found = (followed + [hit for hit in found if hit.fact.id not in known])[:limit]
-        elif not is_sure(found):
+        note = ""
+        followed = best_chain(question, IndexFinder(self._ledger, self._index), doubts=1)
+        if followed is not None:
+            hits = hits_of(followed)
+            found = (hits + [hit for hit in found if hit.fact.id not in {each.id for each in followed.facts}])[:limit]
+            note = "" if followed.sure else "put together from several facts, by a step that the question does not name"
+        elif not is_sure(found) or found[0].fact.speaker:
             near = around(self._ledger, question, self.search(question, limit=limit, history=True))
-            found = with_bonds(self._ledger, by_holding(question, near)[:limit]) or found
-        return answer_by_rules(self.tools().shelf, question, found)
+            held = by_holding(question, near)[:limit]
+            if held and (not is_sure(found) or is_later(held[0].fact, found[0].fact)):
+                found = with_bonds(self._ledger, held)
+        return answer_by_rules(self.tools().shelf, question, found, note=note)
 
     def tools(self) -> Tools:
         """Return the tools by which a model or another agent reads this memory; none of them can write."""
