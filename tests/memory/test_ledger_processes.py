@@ -11,6 +11,7 @@ import subprocess
 import sys
 import threading
 import time
+import weakref
 from pathlib import Path
 
 import pytest
@@ -244,6 +245,26 @@ def test_a_child_that_is_late_does_not_write_old_pages_over_new_ones(
     with Memory(tmp_path) as memory:
         assert memory.status().evidence == 11
         assert memory.doctor() == []
+
+
+def test_what_else_lies_in_the_memory_of_a_child_does_not_keep_it_from_letting_go(tmp_path: Path) -> None:
+    class Gone:
+        pass
+
+    gone = Gone()
+    dead = weakref.proxy(gone)
+    del gone
+    memory = Memory(tmp_path)
+    memory.observe("before")
+    child = multiprocessing.get_context("fork").Process(target=forked, args=(memory, "child"))
+    child.start()
+    memory.close()
+    child.join(60)
+    assert child.exitcode == 0
+    with pytest.raises(ReferenceError):
+        isinstance(dead, Memory)
+    with Memory(tmp_path) as memory:
+        assert memory.status().evidence == 11
 
 
 def test_a_child_holds_locks_of_its_own(tmp_path: Path) -> None:

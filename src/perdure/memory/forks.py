@@ -119,8 +119,12 @@ def _in_child() -> None:
         os.close(_pipe[0])
         with contextlib.suppress(OSError):
             waited = bool(os.write(_pipe[1], b"."))
+    paths = {db.where for db in _enrolled}
     try:
         _leave(waited=waited)
+    except BaseException:  # what is raised here is shown on stderr and goes no further
+        _barred.update(paths)
+        raise
     finally:
         if _pipe is not None:
             os.close(_pipe[1])
@@ -132,9 +136,10 @@ def _leave(*, waited: bool) -> None:
     inherited = list(_enrolled)
     _enrolled.clear()
     for each in gc.get_objects() if inherited else []:
-        if isinstance(each, sqlite3.Cursor) and getattr(each.connection, "calls", 1) == 0:
-            with contextlib.suppress(sqlite3.Error):  # of another thread of the parent: nobody reads on
-                each.close()
+        if issubclass(type(each), sqlite3.Cursor):  # isinstance would ask the object, and a proxy may be dead
+            with contextlib.suppress(sqlite3.Error, AttributeError):  # of another thread of the parent, or half made
+                if getattr(each.connection, "calls", 1) == 0:
+                    each.close()
     for db in inherited:
         if not waited or _is_busy(db):
             db.abandoned = True
