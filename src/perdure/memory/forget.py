@@ -29,7 +29,7 @@ from typing import Any, Final, Literal
 
 from perdure.clock import Deadline
 from perdure.errors import CallError
-from perdure.memory.copies import scrub_copies
+from perdure.memory.copies import scrub_copies, sweep_copies
 from perdure.memory.emptying import Emptied, empty, empty_copy, versions_of
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect, cut_log
@@ -40,6 +40,8 @@ from perdure.process.lock import FileLock
 __all__ = ["NONE", "Derived", "Receipt", "Target", "forget", "resume_purges"]
 
 _DEADLINE_S: Final = 600.0
+_BUSY_S: Final = 30.0
+"""How long a purge waits for copies that are being made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -291,6 +293,7 @@ def _finish(
     until = time.monotonic() + deadline_s
     _make_again(derived, noted["passages"])
 
+    busy = sweep_copies(ledger, outside=True, wait_s=min(_BUSY_S, deadline_s))
     copies = scrub_copies(ledger, lambda db: empty_copy(db, set(noted["facts"]), set(noted["evidence"])))
     _settle_files(ledger, vacuum=gone is None, until=until)
     folder = ledger.path.parent
@@ -303,7 +306,10 @@ def _finish(
         redacted=tuple(noted["redacted"]),
         edits=tuple(noted.get("edits", ())),
         copies={place: done for place, (done, _) in copies.items()},
-        left=tuple(f"{place}: {done}" for place, (done, fine) in copies.items() if not fine),
+        left=(
+            *(f"{each}: a copy that is being made may hold it; purge again when it is done" for each in busy),
+            *(f"{place}: {done}" for place, (done, fine) in copies.items() if not fine),
+        ),
         method=METHOD,
     )
     if gone is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import threading
@@ -11,12 +12,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from perdure.errors import CallError, PerdureError, TryAgain
+from perdure.errors import CallError, PerdureError, StorageError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
 from perdure.memory.backup import backup
 from perdure.memory.bonds import with_bonds
 from perdure.memory.consolidate import Consolidator, When
+from perdure.memory.copies import sweep_copies
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.document_edits import Edits
 from perdure.memory.documents import Documents
@@ -98,6 +100,8 @@ class Memory:
             self._ledger, self._documents, self.folder, settle=self.settle, stopped=self._closed.is_set
         )
         self._error = ""
+        with contextlib.suppress(StorageError):  # what cannot be swept is found by `doctor`, and by a purge
+            sweep_copies(self._ledger, outside=False)
         if (self.folder / "topics").is_dir():
             try:
                 self._documents.catch_up(wait_s=1.0)
