@@ -77,7 +77,7 @@ class DerivedFile:
             db = connect(self.path, busy_s=_BUSY_S)
             for pragma in ("trusted_schema = OFF", "synchronous = OFF", "secure_delete = ON", "cache_size = -8192"):
                 db.execute(f"PRAGMA {pragma}")
-            db.execute("PRAGMA mmap_size = 268435456")
+            db.execute("PRAGMA mmap_size = 0")  # reading a mapped file that was cut off kills the process (SIGBUS)
             made = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('format', 'owner')"))
             if made != {"format": _FORMAT, "owner": self.owner}:
                 raise FormatRefused(f"{self.path} is the index of another release or ledger", file=str(self.path))
