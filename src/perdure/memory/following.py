@@ -5,7 +5,6 @@ How far it has followed is written in the same transaction as what it took in.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +16,8 @@ import numpy as np
 
 from perdure.errors import FormatRefused
 from perdure.memory.coherence import shared
-from perdure.memory.ledger import Ledger, as_text
+from perdure.memory.ledger import Ledger, as_text, meta_of, role_of
 from perdure.memory.postings import SPAN, TAIL, merge, merge_due, rewrite, seal
-from perdure.memory.records import Role
 from perdure.memory.sqlite_files import File, cut_log
 from perdure.memory.units import GAP_S, SECTION, UNIT
 from perdure.memory.words import STOP_STEMS, terms
@@ -219,7 +217,7 @@ def _passages(rows: Iterable[Sequence[Any]], limit: int) -> list[_Passage]:
         if len(found) == limit:
             break
         if of != evidence and meta and body:
-            body = " ".join([body, *_said(json.loads(meta))])
+            body = " ".join([body, *_said(meta_of(meta))])
         evidence = of
         found.append(_Passage(passage, fact, body, speaker, source, observed_s, role))
     return found
@@ -271,7 +269,7 @@ def _take_in(db: File, meta: Mapping[str, Any], batch: Sequence[_Passage]) -> No
                 speaker.code,
                 source.code,
                 min(65_535, len(some)),
-                Role(each.role).authority,
+                role_of(each.role).authority,
             )
         )
         source.last, source.last_s, source.filled = unit, each.observed_s, source.filled + 1
