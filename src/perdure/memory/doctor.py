@@ -14,9 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+import msgspec
+
 from perdure.errors import CallError, IntegrityError, PerdureError
 from perdure.memory.following import passages_in
 from perdure.memory.forget import NONE, Derived, resume_purges
+from perdure.memory.index_file import GARBLED
 from perdure.memory.ledger import Ledger, meta_of
 from perdure.memory.moments import moment_of
 from perdure.memory.records import Role
@@ -85,6 +88,8 @@ def examine(
         found += _leavings(folder, repair)
         wrong = [each for check in checks for each in check(ledger)]
         if wrong and repair:
+            if derived.index_again is not None and any(each.kind == "index" and each.fact is None for each in wrong):
+                derived.index_again()
             if derived.index is not None:
                 derived.index([each.fact for each in wrong if each.fact is not None])
             if derived.documents is not None:
@@ -97,6 +102,13 @@ def examine(
         return found + wrong
     except IntegrityError as error:
         return [Finding("ledger", f"{error}{_newest_backup(folder)}", repairable=False)]
+    except PerdureError:
+        raise
+    except (sqlite3.Error, msgspec.MsgspecError, *GARBLED) as error:
+        what = (
+            f"{ledger.path} holds what was never written ({type(error).__name__}: {error}); put a backup in its place"
+        )
+        return [Finding("ledger", f"{what}{_newest_backup(folder)}", repairable=False)]
 
 
 def states_of(db: File) -> Iterator[tuple[int, str, str]]:
@@ -127,8 +139,8 @@ def examine_index(ledger: Ledger, path: Path) -> list[Finding]:
             last = max(have, default=0)
         finally:
             db.close()
-    except (PerdureError, sqlite3.Error) as error:
-        return [Finding("index", f"{path} cannot be read ({error}); delete it: it is made again", repairable=False)]
+    except (PerdureError, sqlite3.Error, *GARBLED) as error:
+        return [Finding("index", f"{path} cannot be read ({error}); repair makes it again")]
     want = {
         row[0] for row in ledger.connection().execute("SELECT DISTINCT passage FROM fact WHERE passage <= ?", (last,))
     }

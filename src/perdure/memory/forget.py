@@ -67,6 +67,8 @@ class Derived:
 
     index: Callable[[Sequence[int]], None] | None = None
     """Given the passages whose text has changed, drops and indexes them anew."""
+    index_again: Callable[[], None] | None = None
+    """Makes an index again that cannot be read."""
     documents: Callable[[], None] | None = None
     """Writes the documents whose topics have changed."""
 

@@ -12,6 +12,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
+import msgspec
+
 from perdure.errors import CallError, PerdureError, StorageError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
@@ -29,6 +31,7 @@ from perdure.memory.fusion import Calibration, Fusion
 from perdure.memory.holding import around, by_holding
 from perdure.memory.hops import hop_hits
 from perdure.memory.importing import Imported, import_
+from perdure.memory.index_file import GARBLED
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import Filter, LexicalIndex
@@ -105,7 +108,12 @@ class Memory:
         if (self.folder / "topics").is_dir():
             try:
                 self._documents.catch_up(wait_s=1.0)
-            except (PerdureError, OSError) as error:  # documents can wait; what was told is in the ledger
+            except (
+                PerdureError,
+                OSError,
+                msgspec.MsgspecError,
+                *GARBLED,
+            ) as error:  # documents can wait; what was told is in the ledger
                 self._error = f"documents were not caught up: {error}"
         try:
             resume_purges(self._ledger, derived=self._derived(), deadline_s=_PURGE_S)
@@ -460,7 +468,7 @@ class Memory:
             (self.folder / "vectors.db").unlink(missing_ok=True)  # of a time with an embedder: made again when needed
 
     def _derived(self) -> Derived:
-        return Derived(index=self._drop, documents=self._documents.make_again)
+        return Derived(index=self._drop, index_again=self._index.make_again, documents=self._documents.make_again)
 
     def status(self) -> Status:
         """Count what there is."""
