@@ -124,3 +124,13 @@ def test_an_index_that_cannot_be_read_is_repaired(tmp_path: Path, whole: Path) -
         assert [(each.kind, each.repaired) for each in memory.doctor(repair=True)] == [("index", True)]
         assert memory.doctor() == []
         assert memory.search("place7")
+
+
+def test_an_export_of_damaged_rows_is_refused(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.observe("My cat is called Miso.", meta={"n": "one"})
+        with memory._ledger.change() as db:
+            db.execute("UPDATE evidence SET meta = x'00ff'")
+        with pytest.raises(BlobCorrupt, match="backup"):
+            memory.export(tmp_path / "out.jsonl")
+        assert not (tmp_path / "out.jsonl").exists()
