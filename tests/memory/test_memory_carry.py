@@ -118,9 +118,30 @@ def told(**changed: object) -> dict[str, Any]:
     fact |= {"state": "current", "settled": 0, "topic": None} | {
         name.removeprefix("f_"): value for name, value in changed.items() if name.startswith("f_")
     }
-    row = {"id": 1, "body": "ab", "source": "", "speaker": "", "role": "user", "observed": "", "observed_s": 0.0}
+    row = {
+        "id": 1,
+        "body": "ab",
+        "source": "",
+        "speaker": "",
+        "role": "user",
+        "observed": "1970-01-01T00:00:00+00:00",
+        "observed_s": 0.0,
+    }
     row |= {"told_s": 0.0, "identity": None, "meta": None, "facts": [fact]}
     return {"evidence": row | {name: value for name, value in changed.items() if not name.startswith("f_")}}
+
+
+TOPIC = {"id": 1, "title": "a", "aliases": "[]", "summary": "", "into_topic": None, "notes": ""}
+
+
+def done(**changed: object) -> dict[str, Any]:
+    row = {"id": 1, "kind": "settle", "by": "rules", "outcome": "ok", "at_s": 0.0, "note": "", "undoes": None}
+    return {"change": row | {"plan": None} | changed}
+
+
+def bound(**changed: object) -> dict[str, Any]:
+    row = {"id": 1, "kind": "supersedes", "fact": 1, "other": 2, "reason": "", "change": 1, "undone": None}
+    return {"link": row | changed}
 
 
 @pytest.mark.parametrize(
@@ -144,6 +165,21 @@ def told(**changed: object) -> dict[str, Any]:
         sealed(HEAD, told(source="\ud800")),
         sealed(HEAD, told(observed_s=1e300)),
         sealed(HEAD, told(meta="{")),
+        sealed(HEAD, told(observed="not a date")),
+        sealed(HEAD, told(observed="")),
+        sealed(HEAD, told(observed_s=86400.0)),
+        sealed(HEAD, told(f_since="soon")),
+        sealed(HEAD, told(f_settled=True)),
+        sealed(HEAD, told(f_topic=3)),
+        sealed(HEAD, done(plan='{"journal": {"states": [7]}}')),
+        sealed(HEAD, done(plan='{"facts": ["x"]}')),
+        sealed(HEAD, done(undoes=1)),
+        sealed(HEAD, done(), told(), bound(other=1)),
+        sealed(HEAD, done(), told(), bound(other=2)),
+        sealed(HEAD, told(), bound(other=2)),
+        sealed(HEAD, {"topic": {**TOPIC, "aliases": "[7]"}}),
+        sealed(HEAD, {"topic": {**TOPIC, "into_topic": 1}}),
+        sealed(HEAD, {"topic": {**TOPIC, "into_topic": 2}}, told()),
         sealed(HEAD, told(f_stop=3)),
         sealed(HEAD, told(f_start=-1)),
         sealed(HEAD, told(f_passage=9)),

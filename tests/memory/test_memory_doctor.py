@@ -36,6 +36,11 @@ def old_leftover(ledger: Ledger) -> None:
     [
         ("span", run("UPDATE fact SET text = 'Anna lives in Rome.' WHERE id = 1")),
         ("state", run("UPDATE fact SET state = 'superseded' WHERE id = 1")),
+        ("state", run("UPDATE fact SET state = 'gone' WHERE id = 1")),
+        ("value", run("UPDATE evidence SET observed = 'not a date'")),
+        ("value", run("UPDATE evidence SET observed_s = 'never'")),
+        ("value", run("UPDATE evidence SET role = 'king'")),
+        ("value", run("UPDATE evidence SET meta = '{'")),
         ("state", run("UPDATE fact SET state = 'forgotten' WHERE id = 2")),
         ("link", run("INSERT INTO link(kind, fact, other, reason, change) VALUES ('supersedes', 2, 99, '', 7)")),
         ("slot", run("INSERT INTO slot VALUES ('k', 99)")),
@@ -96,3 +101,15 @@ def test_a_damaged_file_is_told_with_the_newest_backup(tmp_path: Path) -> None:
     assert "no SQLite file" in examine_folder(path.parent)[0].what
     path.unlink()
     assert "put a backup" in examine_folder(path.parent)[0].what
+
+
+def test_reading_goes_on_where_a_stored_value_is_damaged(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.observe("Anna lives in Lisbon since yesterday.", meta={"n": "one"})
+        memory.observe("Anna lives in Porto now.")
+        run("UPDATE evidence SET observed = 'not a date', role = 'king', meta = '{' WHERE id = 1")(memory._ledger)
+        assert memory.search("where does Anna live")
+        assert memory.ask("Where does Anna live?").hits
+        assert memory.evidence(1).meta == {}
+        assert [each.repaired for each in memory.doctor(repair=True)] == [True]
+        assert memory.doctor() == []

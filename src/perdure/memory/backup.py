@@ -10,7 +10,6 @@ import datetime as dt
 import os
 import secrets
 import sqlite3
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -45,9 +44,9 @@ def backup(ledger: Ledger, to: str | os.PathLike[str] | None = None, *, deadline
     if isinstance(to, str) and "://" in to:
         place = f"{to}#{name}"
         note_copy(ledger, place, "stored")
-        with tempfile.TemporaryDirectory(prefix="perdure-backup-") as folder:
-            _copy(ledger, Path(folder) / name, until)
-            open_store(to).put(name, _pieces(Path(folder) / name))
+        with temporary_beside(ledger.path) as temporary:
+            _copy(ledger, temporary, until)
+            open_store(to).put(name, _pieces(temporary))
         return place
     path = Path(to if to is not None else ledger.path.parent / "backups" / name).absolute()
     if os.path.lexists(path):

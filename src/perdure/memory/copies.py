@@ -10,10 +10,10 @@ from perdure.memory.exporting import export
 from perdure.memory.ledger import Ledger
 from perdure.memory.schema import check
 from perdure.memory.sqlite_files import File, connect
-from perdure.memory.whole_files import sync_file
+from perdure.memory.whole_files import sweep, sync_file
 from perdure.store import open_store
 
-__all__ = ["scrub_copies"]
+__all__ = ["scrub_copies", "sweep_copies"]
 
 
 def scrub_copies(ledger: Ledger, empty: Callable[[File], object]) -> dict[str, tuple[str, bool]]:
@@ -28,6 +28,20 @@ def scrub_copies(ledger: Ledger, empty: Callable[[File], object]) -> dict[str, t
         except PerdureError as error:
             done[place] = f"could not be rewritten, so see to it: {error}", False
     return done
+
+
+def sweep_copies(ledger: Ledger, *, outside: bool, wait_s: float = 0.0) -> list[Path]:
+    """Sweep what killed processes left of copies, in the space and with ``outside`` wherever copies were noted.
+
+    Returns the copies that are still being made after ``wait_s`` seconds.
+    """
+    folder = ledger.path.parent
+    places = ledger.connection().execute("SELECT place FROM copy WHERE kind <> 'stored'").fetchall()
+    parents = {Path(place).parent for (place,) in places}
+    inside = {folder, folder / "backups", folder / "receipts"}
+    return sweep(
+        sorted(inside | {each for each in parents if outside or each.is_relative_to(folder.absolute())}), wait_s=wait_s
+    )
 
 
 def _scrub(ledger: Ledger, place: str, kind: str, empty: Callable[[File], object]) -> str:

@@ -13,6 +13,8 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from perdure.memory.moments import day_of
+
 __all__ = ["Dated", "dates_in", "validity"]
 
 
@@ -174,7 +176,7 @@ def dates_in(text: str, observed: str) -> list[Dated]:
     head = text[:_MOST]
     if not _HINT.search(head) and _TOLD.isdisjoint(_LETTERS.findall(head.lower())):
         return []
-    today = dt.datetime.fromisoformat(observed).date()
+    today = day_of(observed)
     found: list[Dated] = []
     for said in _SAID.finditer(head):
         if said.start() and _BEFORE.search(text[said.start() - 1 : said.start()]) and text[said.start()].isascii():
@@ -204,7 +206,7 @@ def validity(text: str, observed: str) -> tuple[str | None, str | None]:
     ('2026-07-31', None)
     """
     since = until = None
-    today = dt.datetime.fromisoformat(observed).date()
+    today = day_of(observed)
     for each in dates_in(text, observed):
         if each.kind == "since":
             since = since or each.iso

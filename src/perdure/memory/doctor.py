@@ -6,6 +6,7 @@ damage to it is told with what is left to do. Others add checks of their own as 
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,10 +14,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from perdure.errors import IntegrityError, PerdureError
+import msgspec
+
+from perdure.errors import CallError, IntegrityError, PerdureError
 from perdure.memory.following import passages_in
 from perdure.memory.forget import NONE, Derived, resume_purges
-from perdure.memory.ledger import Ledger
+from perdure.memory.index_file import GARBLED
+from perdure.memory.ledger import Ledger, meta_of
+from perdure.memory.moments import moment_of
+from perdure.memory.records import Role
 from perdure.memory.sqlite_files import File, connect
 from perdure.memory.told import as_body, as_text
 from perdure.memory.undo import forgotten
@@ -73,15 +79,17 @@ def examine(
                 for each in resume_purges(ledger, derived=derived)
             ]
             with ledger.change() as db:
-                for check in (_spans, _states, _orphans, _leases):
+                for check in (_values, _spans, _states, _orphans, _leases):
                     found += check(db, ledger.wall(), repair)
         else:
             db = ledger.connection()
-            for check in (_purges, _spans, _states, _orphans, _leases):
+            for check in (_purges, _values, _spans, _states, _orphans, _leases):
                 found += check(db, ledger.wall(), repair)
         found += _leavings(folder, repair)
         wrong = [each for check in checks for each in check(ledger)]
         if wrong and repair:
+            if derived.index_again is not None and any(each.kind == "index" and each.fact is None for each in wrong):
+                derived.index_again()
             if derived.index is not None:
                 derived.index([each.fact for each in wrong if each.fact is not None])
             if derived.documents is not None:
@@ -94,6 +102,13 @@ def examine(
         return found + wrong
     except IntegrityError as error:
         return [Finding("ledger", f"{error}{_newest_backup(folder)}", repairable=False)]
+    except PerdureError:
+        raise
+    except (sqlite3.Error, msgspec.MsgspecError, *GARBLED) as error:
+        what = (
+            f"{ledger.path} holds what was never written ({type(error).__name__}: {error}); put a backup in its place"
+        )
+        return [Finding("ledger", f"{what}{_newest_backup(folder)}", repairable=False)]
 
 
 def states_of(db: File) -> Iterator[tuple[int, str, str]]:
@@ -124,8 +139,8 @@ def examine_index(ledger: Ledger, path: Path) -> list[Finding]:
             last = max(have, default=0)
         finally:
             db.close()
-    except (PerdureError, sqlite3.Error) as error:
-        return [Finding("index", f"{path} cannot be read ({error}); delete it: it is made again", repairable=False)]
+    except (PerdureError, sqlite3.Error, *GARBLED) as error:
+        return [Finding("index", f"{path} cannot be read ({error}); repair makes it again")]
     want = {
         row[0] for row in ledger.connection().execute("SELECT DISTINCT passage FROM fact WHERE passage <= ?", (last,))
     }
@@ -143,6 +158,45 @@ def _damage(db: File, folder: Path) -> Iterator[Finding]:
 def _newest_backup(folder: Path) -> str:
     found = sorted((folder / "backups").glob("*.db"))
     return f"; the newest backup beside it is {found[-1]}" if found else ""
+
+
+def _values(db: File, now_s: float, repair: bool) -> list[Finding]:
+    """Times, roles and meta of evidence, as they may have been damaged or imported by a release that did not look."""
+    found: list[Finding] = []
+    roles = {each.value for each in Role}
+    mended: list[tuple[str, float, str, str | None, int]] = []
+    rows = db.execute(
+        "SELECT id, observed, observed_s, told_s, role, meta FROM evidence WHERE body IS NOT NULL ORDER BY id"
+    )
+    for number, observed, observed_s, told_s, role, meta in rows:
+        wrong = []
+        try:
+            if not isinstance(observed_s, float):
+                raise ValueError("no number")
+            moment_of(observed, now_s=0.0)
+            when = observed, observed_s
+        except (CallError, ValueError):
+            wrong.append("time")
+            when = _first_time(observed, observed_s, told_s)
+        if role not in roles:
+            wrong.append("role")
+        if meta is not None and meta_of(meta) == {} and meta.strip() != "{}":
+            wrong.append("meta")
+        if wrong:
+            found.append(Finding("value", f"e{number} has a wrong {' and '.join(wrong)}", repaired=repair))
+            mended.append((*when, Role.TOOL if "role" in wrong else role, None if "meta" in wrong else meta, number))
+    if repair:
+        db.executemany("UPDATE evidence SET observed = ?, observed_s = ?, role = ?, meta = ? WHERE id = ?", mended)
+    return found
+
+
+def _first_time(*values: object) -> tuple[str, float]:
+    """The first of ``values`` that is a time."""
+    for each in values:
+        with contextlib.suppress(CallError):
+            if isinstance(each, (str, float)):
+                return moment_of(each, now_s=0.0)
+    return moment_of(None, now_s=0.0)
 
 
 def _purges(db: File, now_s: float, repair: bool) -> list[Finding]:

@@ -28,6 +28,7 @@ from perdure.memory.document_files import (
     take,
 )
 from perdure.memory.document_text import Ties, read, write, write_moved
+from perdure.memory.emptying import neutral_title
 from perdure.memory.ledger import Ledger
 from perdure.memory.records import State, Topic
 from perdure.memory.topic_store import digest_noted, facts_of, topics_of
@@ -189,9 +190,10 @@ def _ours(file: str) -> bool:
 
 
 def _file(topic: Topic, archived: bool) -> str:
-    """The file of a topic: after its title, unless a person gave it a name."""
+    """The file of a topic: after its title, unless a person gave it a name that need not be forgotten."""
     name = Path(topic.file).name
-    if not name or name.endswith(f"--{topic.name}.md"):
+    forgotten = archived and topic.title == neutral_title(topic.id)
+    if not name or forgotten or name.endswith(f"--{topic.name}.md"):
         name = f"{slug(topic.title)}--{topic.name}.md"
     return f"{_ARCHIVE if archived else _TOPICS}/{name}"
 

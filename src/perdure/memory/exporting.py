@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.errors import CallError
+from perdure.errors import BlobCorrupt, CallError
 from perdure.memory.backup import note_copy
 from perdure.memory.ledger import Ledger
 from perdure.memory.told import as_text
@@ -48,7 +48,7 @@ def export(ledger: Ledger, to: str | os.PathLike[str], *, replace: bool = False)
         fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         with open(fd, "wb", buffering=1 << 20) as file:
             for each in _lines(ledger):
-                line = json.dumps(each, separators=(",", ":")).encode() + b"\n"
+                line = _line(ledger, each)
                 digest.update(line)
                 file.write(line)
                 count += 1
@@ -57,6 +57,15 @@ def export(ledger: Ledger, to: str | os.PathLike[str], *, replace: bool = False)
             os.fsync(file.fileno())
         publish(temporary, path, replace=replace)
     return count + 1
+
+
+def _line(ledger: Ledger, each: dict[str, Any]) -> bytes:
+    try:
+        return json.dumps(each, separators=(",", ":")).encode() + b"\n"
+    except TypeError as error:
+        raise BlobCorrupt(
+            f"{ledger.path} is damaged (bytes where a text belongs); put a backup in its place", file=str(ledger.path)
+        ) from error
 
 
 def _lines(ledger: Ledger) -> Iterator[dict[str, Any]]:

@@ -5,7 +5,6 @@ How far it has followed is written in the same transaction as what it took in.
 
 from __future__ import annotations
 
-import json
 import random
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +16,8 @@ import numpy as np
 
 from perdure.errors import FormatRefused
 from perdure.memory.coherence import shared
-from perdure.memory.ledger import Ledger, as_text
+from perdure.memory.ledger import Ledger, as_text, meta_of, role_of
 from perdure.memory.postings import SPAN, TAIL, merge, merge_due, rewrite, seal
-from perdure.memory.records import Role
 from perdure.memory.sqlite_files import File, cut_log
 from perdure.memory.units import GAP_S, SECTION, UNIT
 from perdure.memory.words import STOP_STEMS, terms
@@ -134,18 +132,34 @@ def reindex(db: File, ledger: Ledger, passages: Sequence[int]) -> None:
             rows = np.frombuffer(columns, UNIT).copy()
             mine = [unit for unit in anew if first <= unit < first + len(rows)]
             for unit in mine:
-                rows[unit - first]["length"] = min(65_535, len(anew[unit][0]))
+                rows[unit - first] = np.frombuffer(anew[unit][1], UNIT)[0]
             if mine:
                 db.execute("UPDATE block SET columns = ? WHERE first = ?", (rows.tobytes(), first))
         for unit, (found, columns) in anew.items():
             if unit >= meta["sealed"]:
                 db.execute("UPDATE tail SET columns = ?, terms = ? WHERE unit = ?", (columns, "\n".join(found), unit))
+        _drop_names(db)
         db.execute("UPDATE meta SET value = value + 1 WHERE key IN ('generation', 'shape')")
     except BaseException:
         db.execute("ROLLBACK")
         raise
     db.execute("COMMIT")
     cut_log(db, until=time.monotonic() + 30.0)
+
+
+def _drop_names(db: File) -> None:
+    """Forget the speakers and sources that no passage has any more."""
+    used: dict[str, set[int]] = {"speaker": set(), "source": set()}
+    for (columns,) in db.execute("SELECT columns FROM block UNION ALL SELECT columns FROM tail"):
+        rows = np.frombuffer(columns, UNIT)
+        for kind, codes in used.items():
+            codes.update(np.unique(rows[kind]).tolist())
+    gone = [
+        (code,)
+        for code, kind in db.execute("SELECT code, kind FROM name").fetchall()
+        if kind in used and code not in used[kind]
+    ]
+    db.executemany("DELETE FROM name WHERE code = ?", gone)
 
 
 def passages_in(db: File) -> set[int]:
@@ -158,8 +172,13 @@ def passages_in(db: File) -> set[int]:
 
 def text_of(ledger: Ledger, passage: int) -> str:
     """The words of a passage as they are indexed, without what was forgotten."""
+    same = _again(ledger, passage)
+    return same.text if same else ""
+
+
+def _again(ledger: Ledger, passage: int) -> _Passage | None:
     same = _passages(ledger.connection().execute(_AGAIN, (passage, passage + _LONGEST_PASSAGE, passage)), 1)
-    return same[0].text if same else ""
+    return same[0] if same else None
 
 
 def _anew(db: File, ledger: Ledger, passages: set[int]) -> dict[int, tuple[list[str], bytes]]:
@@ -168,13 +187,17 @@ def _anew(db: File, ledger: Ledger, passages: set[int]) -> dict[int, tuple[list[
     blocks = list(db.execute("SELECT first, columns FROM block ORDER BY first"))
     blocks += [(unit, columns) for unit, columns in db.execute("SELECT unit, columns FROM tail ORDER BY unit")]
     wanted = np.array(sorted(passages), np.int64)
+    names: dict[tuple[str, str], _Name] = {}
     for first, columns in blocks:
         rows = np.frombuffer(columns, UNIT)
         for at in np.flatnonzero(np.isin(rows["passage"], wanted)).tolist():
             passage = int(rows[at]["passage"])
-            some = _indexed(text_of(ledger, passage))
+            now = _again(ledger, passage)
+            some = _indexed(now.text if now else "")
             row = rows[at : at + 1].copy()
             row["length"] = min(65_535, len(some))
+            for kind in ("speaker", "source"):
+                row[kind] = _name(db, names, kind, getattr(now, kind) if now else "").code
             found[first + at] = some, row.tobytes()
     if len(found) < len(passages):
         raise FormatRefused(f"{db.path} lacks passages", file=str(db.path))
@@ -194,7 +217,7 @@ def _passages(rows: Iterable[Sequence[Any]], limit: int) -> list[_Passage]:
         if len(found) == limit:
             break
         if of != evidence and meta and body:
-            body = " ".join([body, *_said(json.loads(meta))])
+            body = " ".join([body, *_said(meta_of(meta))])
         evidence = of
         found.append(_Passage(passage, fact, body, speaker, source, observed_s, role))
     return found
@@ -246,7 +269,7 @@ def _take_in(db: File, meta: Mapping[str, Any], batch: Sequence[_Passage]) -> No
                 speaker.code,
                 source.code,
                 min(65_535, len(some)),
-                Role(each.role).authority,
+                role_of(each.role).authority,
             )
         )
         source.last, source.last_s, source.filled = unit, each.observed_s, source.filled + 1

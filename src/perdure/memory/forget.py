@@ -10,7 +10,8 @@ A purge goes through these stages, each of which may be the last before the proc
 
 A pending purge is taken up again when the memory is opened. The texts are known no more then, so everything is
 rewritten whether or not pieces were left, and the receipt says so. Rows keep their ids, so that no other fact is ever
-given one of them. A fact that is purged alone leaves a gap of the same length in its evidence.
+given one of them. A fact that is purged alone leaves a gap of the same length in its evidence. What is emptied besides:
+`perdure.memory.emptying`.
 """
 
 from __future__ import annotations
@@ -28,31 +29,19 @@ from typing import Any, Final, Literal
 
 from perdure.clock import Deadline
 from perdure.errors import CallError
-from perdure.memory import trace_scan
-from perdure.memory.copies import scrub_copies
+from perdure.memory.copies import scrub_copies, sweep_copies
+from perdure.memory.emptying import Emptied, empty, empty_copy, versions_of
 from perdure.memory.ledger import Ledger
 from perdure.memory.sqlite_files import File, connect, cut_log
-from perdure.memory.told import as_body, as_text
-from perdure.memory.traces import METHOD, Looked, batches_of, held_elsewhere, look_through
+from perdure.memory.traces import METHOD, Looked, look_through
 from perdure.memory.whole_files import write_whole
 from perdure.process.lock import FileLock
 
 __all__ = ["NONE", "Derived", "Receipt", "Target", "forget", "resume_purges"]
 
-_GAP: Final = "\u2588"
 _DEADLINE_S: Final = 600.0
-_REPEATING: Final = (
-    ("change", "note"),
-    ("change", "plan"),
-    ("link", "reason"),
-    ("topic", "title"),
-    ("topic", "aliases"),
-    ("topic", "summary"),
-    ("topic", "file"),
-    ("evidence", "meta"),
-    ("document", "notes"),
-    ("document", "extra"),
-)
+_BUSY_S: Final = 30.0
+"""How long a purge waits for copies that are being made."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,6 +67,8 @@ class Derived:
 
     index: Callable[[Sequence[int]], None] | None = None
     """Given the passages whose text has changed, drops and indexes them anew."""
+    index_again: Callable[[], None] | None = None
+    """Makes an index again that cannot be read."""
     documents: Callable[[], None] | None = None
     """Writes the documents whose topics have changed."""
 
@@ -101,6 +92,8 @@ class Receipt:
     """Evidence that was emptied."""
     redacted: tuple[int, ...] = ()
     """Evidence that has a gap."""
+    edits: tuple[int, ...] = ()
+    """Facts by which a person corrected what was purged, and which stand: they were not to be forgotten."""
     digests: tuple[str, ...] = ()
     key: str = ""
     looked: tuple[Looked, ...] = ()
@@ -151,23 +144,31 @@ def _forget(
         facts, whole = selected(db, target)
         if not facts and not whole:
             raise CallError(f"there is nothing to forget of {_said(target)}")
+        versions, standing = versions_of(db, facts) if mode == "purge" else (set(), set())
+        facts |= versions
         before = _states(db, facts)
         change = _note(db, ledger.wall(), by, reason, mode, facts, whole, before)
-        heirs = _free_duplicates(db, change, facts) if target.fact is None else set()
+        heirs = _free_duplicates(db, change, facts)
         _touch_topics(db, facts | heirs)
         passages = _passages(db, facts)
-        texts: list[str] = []
+        done = Emptied()
         if mode == "purge":
-            texts, emptied, redacted = empty_rows(db, facts, whole)
-            _scrub_rest(db, texts)
-            pending = {"facts": sorted(facts), "evidence": emptied, "redacted": redacted, "passages": passages}
+            done = empty(db, facts, whole)
+            passages = sorted({*passages, *_passages_of(db, done.evidence)})  # also of facts that were purged before
+            pending = {
+                "facts": sorted(facts),
+                "evidence": list(done.evidence),
+                "redacted": list(done.redacted),
+                "passages": passages,
+                "edits": sorted(standing),
+            }
             db.execute("INSERT INTO space VALUES (?, ?)", (f"purge:{change}", json.dumps(pending)))
         else:
             db.executemany("UPDATE fact SET state = 'forgotten' WHERE id = ?", [(each,) for each in facts])
     if mode == "tombstone":
         _make_again(derived, passages)
         return Receipt(change=change, mode=mode, facts=tuple(sorted(facts)))
-    return _finish(ledger, change, pending, texts, derived, deadline_s=deadline_s)
+    return _finish(ledger, change, pending, done, derived, deadline_s=deadline_s)
 
 
 def resume_purges(ledger: Ledger, *, derived: Derived = NONE, deadline_s: float = _DEADLINE_S) -> list[Receipt]:
@@ -182,51 +183,6 @@ def resume_purges(ledger: Ledger, *, derived: Derived = NONE, deadline_s: float 
             _finish(ledger, change, noted, None, derived, deadline_s=deadline_s)
             for change, noted in _pending(ledger).items()
         ]
-
-
-def empty_rows(db: File, facts: set[int], whole: set[int]) -> tuple[list[str], list[int], list[int]]:
-    """Empty facts and evidence; return their texts, and the evidence that is empty and that has a gap."""
-    texts: list[str] = []
-    emptied, redacted = set(whole), []
-    spans: dict[int, list[tuple[int, int]]] = {}
-    for fact in sorted(facts):
-        row = db.execute("SELECT evidence, start, stop, text FROM fact WHERE id = ?", (fact,)).fetchone()
-        if row is None or row[3] is None:
-            continue
-        texts.append(as_text(row[3]))
-        spans.setdefault(row[0], []).append((row[1], row[2]))
-    for evidence, gaps in spans.items():
-        if evidence in whole:
-            continue
-        body = list(as_text(db.execute("SELECT body FROM evidence WHERE id = ?", (evidence,)).fetchone()[0]))
-        for start, stop in gaps:
-            body[start:stop] = _GAP * (stop - start)
-        rest = "".join(body)
-        if not rest.replace(_GAP, "").strip():
-            emptied.add(evidence)
-            continue
-        redacted.append(evidence)
-        db.execute(
-            "UPDATE evidence SET body = ?, identity = CASE WHEN identity GLOB 'k:*' THEN identity END WHERE id = ?",
-            (as_body(rest), evidence),
-        )
-    for evidence in sorted(emptied):
-        row = db.execute("SELECT body, source, speaker, meta FROM evidence WHERE id = ?", (evidence,)).fetchone()
-        texts += [as_text(each) for each in (row or ())[:1] if each is not None]
-        db.execute(
-            "UPDATE evidence SET body = NULL, source = '', speaker = '', observed = '', observed_s = 0, told_s = 0,"
-            " identity = NULL, meta = NULL WHERE id = ?",
-            (evidence,),
-        )
-    ids = [(each,) for each in sorted(facts)]
-    db.executemany(
-        "UPDATE fact SET text = NULL, since = NULL, until = NULL, state = 'forgotten', settled = 1, topic = 0"
-        " WHERE id = ?",
-        ids,
-    )
-    db.executemany("DELETE FROM slot WHERE fact = ?", ids)
-    db.executemany("UPDATE link SET reason = '' WHERE fact = ? OR other = ?", [(each, each) for (each,) in ids])
-    return list(dict.fromkeys(texts)), sorted(emptied), redacted
 
 
 def selected(db: File, target: Target) -> tuple[set[int], set[int]]:
@@ -322,47 +278,26 @@ def _passages(db: File, facts: Iterable[int]) -> list[int]:
     )
 
 
-def _scrub_rest(db: File, texts: list[str]) -> None:
-    """Take pieces of ``texts`` out of notes, plans, reasons, titles and summaries, unless evidence still holds them."""
-    found: list[tuple[str, str, int, set[bytes]]] = []
-    for batch in batches_of(texts):
-        needles = trace_scan.Needles(batch)
-        for table, column in _REPEATING if needles else ():
-            for number, value in db.execute(f"SELECT rowid, {column} FROM {table} WHERE length({column}) > 3"):
-                pieces = {
-                    piece for _, piece, _ in trace_scan.find([as_text(value).encode("utf-8", "replace")], needles)
-                }
-                if pieces:
-                    found.append((table, column, number, pieces))
-    held, _ = held_elsewhere(db, set().union(*(pieces for *_, pieces in found))) if found else (set(), set())
-    for table, column, number, pieces in found:
-        if pieces <= held:
-            continue
-        empty = {"plan": '{"purged": true}', "aliases": "[]", "title": f"Topic {number}", "meta": None}.get(column, "")
-        db.execute(f"UPDATE {table} SET {column} = ? WHERE rowid = ?", (empty, number))
-        if table == "topic":
-            db.execute("UPDATE topic SET revision = revision + 1 WHERE id = ?", (number,))
+def _passages_of(db: File, evidence: Iterable[int]) -> set[int]:
+    return {row[0] for each in evidence for row in db.execute("SELECT passage FROM fact WHERE evidence = ?", (each,))}
 
 
 def _finish(
     ledger: Ledger,
     change: int,
     noted: dict[str, list[int]],
-    texts: list[str] | None,
+    gone: Emptied | None,
     derived: Derived,
     *,
     deadline_s: float,
 ) -> Receipt:
-    """Everything after the transaction; may be done twice. ``texts`` is None where they are known no more."""
+    """Everything after the transaction; may be done twice. ``gone`` is None where it is known no more."""
     until = time.monotonic() + deadline_s
     _make_again(derived, noted["passages"])
 
-    def empty(db: File) -> None:
-        told, _, _ = empty_rows(db, set(noted["facts"]), set(noted["evidence"]))
-        _scrub_rest(db, told)
-
-    copies = scrub_copies(ledger, empty)
-    _settle_files(ledger, vacuum=texts is None, until=until)
+    busy = sweep_copies(ledger, outside=True, wait_s=min(_BUSY_S, deadline_s))
+    copies = scrub_copies(ledger, lambda db: empty_copy(db, set(noted["facts"]), set(noted["evidence"])))
+    _settle_files(ledger, vacuum=gone is None, until=until)
     folder = ledger.path.parent
     key = secrets.token_bytes(32)
     receipt = Receipt(
@@ -371,11 +306,15 @@ def _finish(
         facts=tuple(noted["facts"]),
         evidence=tuple(noted["evidence"]),
         redacted=tuple(noted["redacted"]),
+        edits=tuple(noted.get("edits", ())),
         copies={place: done for place, (done, _) in copies.items()},
-        left=tuple(f"{place}: {done}" for place, (done, fine) in copies.items() if not fine),
+        left=(
+            *(f"{each}: a copy that is being made may hold it; purge again when it is done" for each in busy),
+            *(f"{place}: {done}" for place, (done, fine) in copies.items() if not fine),
+        ),
         method=METHOD,
     )
-    if texts is None:
+    if gone is None:
         receipt = replace(
             receipt,
             method="a process ended within this purge, so that its texts are known no more and were not searched for;"
@@ -383,17 +322,19 @@ def _finish(
         )
     else:
         files = sorted({*_files(folder), *(Path(each) for each in copies if Path(each).is_file())})
-        looked, sharing = look_through(ledger, files, texts, deadline_s=max(1.0, until - time.monotonic()))
+        wanted = [*gone.texts, *gone.names]
+        looked, sharing = look_through(ledger, files, wanted, deadline_s=max(1.0, until - time.monotonic()))
         if any(each.hits and each.file.endswith(".db") for each in looked):
             _settle_files(ledger, vacuum=True, until=until)
-            looked, sharing = look_through(ledger, files, texts, deadline_s=max(1.0, until - time.monotonic()))
-        looked = [replace(each, file=each.file.removeprefix(f"{folder}/")) for each in looked]
+            looked, sharing = look_through(ledger, files, wanted, deadline_s=max(1.0, until - time.monotonic()))
+        documents = dict(ledger.connection().execute("SELECT file, id FROM topic WHERE file <> ''").fetchall())
+        looked = [replace(each, file=_shown(each, folder, documents)) for each in looked]
         left = tuple(
             f"{each.file}: {each.error or f'{each.hits} pieces are left; delete or rewrite that file'}"
             for each in looked
             if each.hits or each.error
         )
-        digests = (hmac.new(key, each.encode("utf-8", "surrogatepass"), hashlib.sha256) for each in texts)
+        digests = (hmac.new(key, each.encode("utf-8", "surrogatepass"), hashlib.sha256) for each in gone.texts)
         receipt = replace(
             receipt,
             digests=tuple(each.hexdigest() for each in digests),
@@ -433,6 +374,14 @@ def _settle_files(ledger: Ledger, *, vacuum: bool, until: float) -> None:
             cut_log(db, until=until)
         finally:
             db.close()
+
+
+def _shown(looked: Looked, folder: Path, documents: dict[str, int]) -> str:
+    """How a receipt names a file: a document, whose name is made of words that may be purged later, by its topic."""
+    name = looked.file.removeprefix(f"{folder}/")
+    if name not in documents or looked.hits or looked.error:
+        return name
+    return f"{name.partition('/')[0]}/*--t{documents[name]}.md"
 
 
 def _files(folder: Path) -> list[Path]:

@@ -11,18 +11,21 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.errors import FormatRefused
+from perdure.errors import CallError, FormatRefused
 from perdure.memory.exporting import VERSION
 from perdure.memory.ledger import Ledger
+from perdure.memory.moments import moment_of
 from perdure.memory.records import Bond, Role, State
 from perdure.memory.sqlite_files import File
 from perdure.memory.told import as_body
+from perdure.memory.undo import is_plan
 from perdure.store.refusals import explained
 
 __all__ = ["Imported", "import_"]
@@ -30,6 +33,7 @@ __all__ = ["Imported", "import_"]
 _LINE_BYTES: Final = 256 << 20
 _BATCH: Final = 1000
 _LARGEST: Final = 2**53
+_TIME: Final = re.compile(r"\d{4}[0-9T:.+-]{0,40}", re.ASCII)
 _HEX: Final = frozenset("0123456789abcdef")
 
 
@@ -297,9 +301,24 @@ def _or_none(check: Callable[[object], bool]) -> Callable[[object], bool]:
     return lambda value: value is None or check(value)
 
 
+def _one_of(kinds: type[Role | State | Bond]) -> Callable[[object], bool]:
+    known = [each.value for each in kinds]
+    return lambda value: isinstance(value, str) and value in known
+
+
+def _part(value: object) -> bool:
+    """Whether it may be a time as exact as is known: ``2023``, ``2023-05``, ``2023-05-08T13:56+02:00``."""
+    return isinstance(value, str) and _TIME.fullmatch(value) is not None
+
+
+def _plan(value: object) -> bool:
+    return isinstance(value, str) and is_plan(value)
+
+
 def _names(value: object) -> bool:
     try:
-        return isinstance(value, str) and isinstance(json.loads(value), list)
+        found = json.loads(value) if isinstance(value, str) else None
+        return isinstance(found, list) and all(map(_text, found))
     except (ValueError, RecursionError):
         return False
 
@@ -328,14 +347,14 @@ _FIELDS: Final[dict[str, dict[str, Callable[[object], bool]]]] = {
         "at_s": _moment,
         "note": _text,
         "undoes": _or_none(_id),
-        "plan": _or_none(_object),
+        "plan": _or_none(_plan),
     },
     "evidence": {
         "id": _id,
         "body": lambda value: value is None or isinstance(value, str),
         "source": _text,
         "speaker": _text,
-        "role": lambda value: value in [each.value for each in Role],
+        "role": _one_of(Role),
         "observed": _text,
         "observed_s": _moment,
         "told_s": _moment,
@@ -348,15 +367,15 @@ _FIELDS: Final[dict[str, dict[str, Callable[[object], bool]]]] = {
         "start": _count,
         "stop": _count,
         "passage": _id,
-        "since": _or_none(_text),
-        "until": _or_none(_text),
-        "state": lambda value: value in [each.value for each in State],
-        "settled": lambda value: value in (0, 1),
+        "since": _or_none(_part),
+        "until": _or_none(_part),
+        "state": _one_of(State),
+        "settled": lambda value: type(value) is int and value in (0, 1),
         "topic": _or_none(_count),
     },
     "link": {
         "id": _id,
-        "kind": lambda value: value in [each.value for each in Bond],
+        "kind": _one_of(Bond),
         "fact": _id,
         "other": _id,
         "reason": _text,
@@ -377,10 +396,46 @@ def _fault(kind: str, what: object, seen: dict[str, set[int]]) -> str:
     if what["id"] in seen[kind]:
         return f"{kind} {what['id']} comes twice"
     seen[kind].add(what["id"])
-    if kind != "evidence":
-        return ""
-    here: set[int] = set()
-    length = len(what["body"] or "")
+    return {"topic": _topic_fault, "change": _change_fault, "evidence": _evidence_fault, "link": _link_fault}[kind](
+        what, seen
+    )
+
+
+def _topic_fault(what: dict[str, Any], seen: dict[str, set[int]]) -> str:
+    if what["into_topic"] is not None:
+        seen.setdefault("into", set()).add(what["into_topic"])
+    return "the topic was merged into itself" if what["into_topic"] == what["id"] else ""
+
+
+def _change_fault(what: dict[str, Any], seen: dict[str, set[int]]) -> str:
+    undoes = what["undoes"]
+    if undoes is not None and (undoes == what["id"] or undoes not in seen["change"]):
+        return f"change {what['id']} undoes one that does not come before it"
+    return ""
+
+
+def _link_fault(what: dict[str, Any], seen: dict[str, set[int]]) -> str:
+    if what["fact"] == what["other"]:
+        return f"link {what['id']} binds fact {what['fact']} to itself"
+    if not {what["fact"], what["other"]} <= seen["fact"]:
+        return f"link {what['id']} is of a fact that there is not"
+    if not {what["change"], what["undone"] or what["change"]} <= seen["change"]:
+        return f"link {what['id']} is of a change that there is not"
+    return ""
+
+
+def _evidence_fault(what: dict[str, Any], seen: dict[str, set[int]]) -> str:
+    missing = seen.pop("into", set()) - seen["topic"]
+    if missing:
+        return f"a topic before it was merged into topic {min(missing)}, which there is not"
+    if what["body"] is not None:
+        try:
+            told_s = moment_of(what["observed"], now_s=0.0)[1]
+        except CallError:
+            return "evidence has a wrong observed"
+        if abs(told_s - what["observed_s"]) > 1.0:
+            return "evidence has an observed_s that is not its observed"
+    passage, length = 0, len(what["body"] or "")
     for fact in what["facts"]:
         fault = _wrong_fields("fact", fact)
         if fault:
@@ -388,11 +443,13 @@ def _fault(kind: str, what: object, seen: dict[str, set[int]]) -> str:
         if fact["id"] in seen["fact"]:
             return f"fact {fact['id']} comes twice"
         seen["fact"].add(fact["id"])
-        here.add(fact["id"])
-        if fact["passage"] not in here:
+        if fact["passage"] not in (fact["id"], passage):
             return f"fact {fact['id']} is of no passage of its evidence"
+        passage = fact["passage"]
         if what["body"] is not None and not fact["start"] <= fact["stop"] <= length:
             return f"fact {fact['id']} lies outside its evidence"
+        if fact["topic"] and fact["topic"] not in seen["topic"]:
+            return f"fact {fact['id']} is of a topic that there is not"
     return ""
 
 

@@ -10,18 +10,20 @@ import contextlib
 import fcntl
 import os
 import sqlite3
+import struct
 import threading
 import weakref
+import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final, TypeVar
 
-from perdure.errors import BlobCorrupt, CallError, FormatRefused
+from perdure.errors import BlobCorrupt, CallError, FormatRefused, PerdureError
 from perdure.memory.sqlite_files import File, Held, connect, explained_sqlite
 from perdure.memory.words import TOKENS
 
-__all__ = ["DAMAGED", "DerivedFile"]
+__all__ = ["DAMAGED", "GARBLED", "DerivedFile"]
 
 _BUSY_S: Final = 30.0
 _FORMAT: Final = f"2.{TOKENS}"
@@ -29,6 +31,8 @@ _TRIES: Final = 3
 _T = TypeVar("_T")
 DAMAGED: Final = (BlobCorrupt, FormatRefused, sqlite3.DatabaseError)
 """What SQLite or we say of an index that is to be made again."""
+GARBLED: Final = (ValueError, TypeError, LookupError, ArithmeticError, MemoryError, struct.error, zlib.error)
+"""What comes of rows whose bytes are not those that were written, unless it is a `PerdureError`."""
 
 
 class DerivedFile:
@@ -77,7 +81,7 @@ class DerivedFile:
             db = connect(self.path, busy_s=_BUSY_S)
             for pragma in ("trusted_schema = OFF", "synchronous = OFF", "secure_delete = ON", "cache_size = -8192"):
                 db.execute(f"PRAGMA {pragma}")
-            db.execute("PRAGMA mmap_size = 268435456")
+            db.execute("PRAGMA mmap_size = 0")  # reading a mapped file that was cut off kills the process (SIGBUS)
             made = dict(db.execute("SELECT key, value FROM meta WHERE key IN ('format', 'owner')"))
             if made != {"format": _FORMAT, "owner": self.owner}:
                 raise FormatRefused(f"{self.path} is the index of another release or ledger", file=str(self.path))
@@ -91,7 +95,13 @@ class DerivedFile:
             for _ in range(_TRIES - 1):
                 try:
                     return work(self.connection())
-                except DAMAGED:
+                except DAMAGED as error:
+                    if getattr(error, "file", str(self.path)) != str(self.path):
+                        raise  # it is the ledger that is damaged
+                    self.replace()
+                except PerdureError:
+                    raise
+                except GARBLED:
                     self.replace()
             return work(self.connection())
 
@@ -106,6 +116,12 @@ class DerivedFile:
                         os.unlink(f"{self.path}{each}")
                 self._make()
             self._local.inode = None
+
+    def discard(self) -> None:
+        """Put an empty index in the place of the file, whatever it is."""
+        with self.use():
+            self._local.inode = None
+            self.replace()
 
     @property
     def inode(self) -> tuple[int, int] | None:

@@ -35,12 +35,14 @@ from perdure.memory.sqlite_files import (
 from perdure.memory.told import Told, as_body, as_text
 from perdure.memory.turns import Turns
 
-__all__ = ["DEADLINE_S", "FACTS", "Ledger", "as_body", "as_text", "fact_of"]
+__all__ = ["DEADLINE_S", "FACTS", "Ledger", "as_body", "as_text", "fact_of", "meta_of", "role_of"]
 
 DEADLINE_S: Final = 30.0
 """How long a writer waits for others unless told otherwise."""
 
 _PATIENCE_S: Final = 10.0
+_ROLES: Final = frozenset(each.value for each in Role)
+_STATES: Final = frozenset(each.value for each in State)
 _LEAST_BYTES: Final = 4096
 
 FACTS: Final = """SELECT f.id, f.evidence, f.start, f.stop, f.passage, f.text, e.speaker, e.role, e.source, e.observed,
@@ -366,11 +368,11 @@ def fact_of(row: Sequence[Any]) -> Fact:
         passage=row[4],
         text=as_text(row[5]),
         speaker=row[6],
-        role=Role(row[7]),
+        role=role_of(row[7]),
         source=row[8],
         observed=row[9],
         observed_s=row[10],
-        state=State(row[11]),
+        state=_state(row[11]),
         since=row[12],
         until=row[13],
         topic=row[14],
@@ -380,9 +382,26 @@ def fact_of(row: Sequence[Any]) -> Fact:
 def evidence_of(row: Sequence[Any]) -> Evidence:
     """Return the evidence in a row of its table."""
     key = row[7].removeprefix("k:") if row[7] and row[7].startswith("k:") else None
-    return Evidence(
-        row[0], as_text(row[1]), row[2], row[3], Role(row[4]), row[5], row[6], key, json.loads(row[8] or "{}")
-    )
+    return Evidence(row[0], as_text(row[1]), row[2], row[3], role_of(row[4]), row[5], row[6], key, meta_of(row[8]))
+
+
+def meta_of(text: str | None) -> dict[str, Any]:
+    """The meta of a row; none where it is damaged."""
+    try:
+        told = json.loads(text or "{}")
+    except (ValueError, TypeError, RecursionError):
+        return {}
+    return told if isinstance(told, dict) else {}
+
+
+def role_of(value: str) -> Role:
+    """The role of a row; the one of least authority where it is damaged, until `perdure.memory.doctor` mends it."""
+    return Role(value) if value in _ROLES else Role.TOOL
+
+
+def _state(value: str) -> State:
+    """The state of a row; forgotten where it is damaged, until `perdure.memory.doctor` derives it again."""
+    return State(value) if value in _STATES else State.FORGOTTEN
 
 
 _ledgers: weakref.WeakSet[Ledger] = weakref.WeakSet()

@@ -95,6 +95,11 @@ class LexicalIndex:
         """Take in what was told since the last time."""
         self._file.robust(lambda db: follow(db, self.ledger))
 
+    def make_again(self) -> None:
+        """Throw the file away, and take in everything anew."""
+        self._file.discard()
+        self.catch_up()
+
     def drop(self, passages: Sequence[int]) -> None:
         """Take in anew what is left of passages of which some was forgotten or came back; nothing else stays."""
 

@@ -12,12 +12,15 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
+import msgspec
+
 from perdure.errors import CallError, PerdureError, StorageError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
 from perdure.memory.backup import backup
 from perdure.memory.bonds import with_bonds
 from perdure.memory.consolidate import Consolidator, When
+from perdure.memory.copies import sweep_copies
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.document_edits import Edits
 from perdure.memory.documents import Documents
@@ -28,6 +31,7 @@ from perdure.memory.fusion import Calibration, Fusion
 from perdure.memory.holding import around, by_holding, is_later
 from perdure.memory.hops import best_chain, hits_of
 from perdure.memory.importing import Imported, import_
+from perdure.memory.index_file import GARBLED
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
 from perdure.memory.lexical import Filter, LexicalIndex
@@ -99,10 +103,17 @@ class Memory:
             self._ledger, self._documents, self.folder, settle=self.settle, stopped=self._closed.is_set
         )
         self._error = ""
+        with contextlib.suppress(StorageError):  # what cannot be swept is found by `doctor`, and by a purge
+            sweep_copies(self._ledger, outside=False)
         if (self.folder / "topics").is_dir():
             try:
                 self._documents.catch_up(wait_s=1.0)
-            except (PerdureError, OSError) as error:  # documents can wait; what was told is in the ledger
+            except (
+                PerdureError,
+                OSError,
+                msgspec.MsgspecError,
+                *GARBLED,
+            ) as error:  # documents can wait; what was told is in the ledger
                 self._error = f"documents were not caught up: {error}"
         try:
             resume_purges(self._ledger, derived=self._derived(), deadline_s=_PURGE_S)
@@ -466,7 +477,7 @@ class Memory:
             (self.folder / "vectors.db").unlink(missing_ok=True)  # of a time with an embedder: made again when needed
 
     def _derived(self) -> Derived:
-        return Derived(index=self._drop, documents=self._documents.make_again)
+        return Derived(index=self._drop, index_again=self._index.make_again, documents=self._documents.make_again)
 
     def _settled(self) -> None:
         """Settle before reading, where that can be: what cannot be written now is told when something is written."""

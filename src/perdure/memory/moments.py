@@ -8,7 +8,7 @@ from typing import Final
 
 from perdure.errors import CallError
 
-__all__ = ["bounds_of", "moment_of"]
+__all__ = ["bounds_of", "day_of", "moment_of"]
 
 _PARTIAL: Final = re.compile(r"(\d{4})(?:-(\d\d)(?:-(\d\d))?)?", re.ASCII)
 
@@ -37,6 +37,14 @@ def moment_of(at: str | float | dt.datetime | None, *, now_s: float) -> tuple[st
         return moment.isoformat(), moment.timestamp()
     except (ValueError, TypeError, OverflowError, OSError) as error:
         raise CallError(f"{str(at)[:60]!r} is no time; give ISO 8601, as 2023-05-08T13:56+02:00") from error
+
+
+def day_of(observed: str) -> dt.date:
+    """Return the day of a stored time; the first of all where it is damaged, until `doctor` mends it."""
+    try:
+        return dt.datetime.fromisoformat(observed).date()
+    except ValueError:
+        return dt.date(1970, 1, 1)
 
 
 def bounds_of(text: str | None) -> tuple[float, float] | None:

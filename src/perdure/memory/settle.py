@@ -17,7 +17,7 @@ from perdure.errors import DeadlineExceeded
 from perdure.memory.arrange import Member, Tie, arrange
 from perdure.memory.corrections import Said, corrected, may_correct, may_replace, replaced
 from perdure.memory.dates import validity
-from perdure.memory.ledger import Ledger
+from perdure.memory.ledger import Ledger, role_of
 from perdure.memory.records import Bond, Role, State
 from perdure.memory.slots import Slot, folded, slots_of, words_in
 
@@ -94,7 +94,7 @@ def _unsettled(ledger: Ledger, count: int) -> list[_New]:
         text = row[2] if isinstance(row[2], str) else ""
         since, until = validity(text, row[6]) if text else (None, None)
         slots = _slots(text, row[3], row[4])
-        found.append(_New(row[0], row[1], text, row[3], row[4], Role(row[5]), row[6], row[7], slots, since, until))
+        found.append(_New(row[0], row[1], text, row[3], row[4], role_of(row[5]), row[6], row[7], slots, since, until))
     return found
 
 
@@ -162,7 +162,7 @@ def _members(db: sqlite3.Connection, key: str) -> list[Member]:
         slot = next((each for each in _slots(text, speaker, source) if each.key == key), None)
         if slot is not None:
             spoken = _seconds(since, observed_s) if since else observed_s
-            found.append(Member(fact, slot.value, spoken, observed_s, Role(role).authority, slot.single, slot.how))
+            found.append(Member(fact, slot.value, spoken, observed_s, role_of(role).authority, slot.single, slot.how))
     return found
 
 
@@ -185,7 +185,7 @@ def _before(db: sqlite3.Connection, each: _New) -> list[Said]:
         (each.fact, each.fact - 400, each.source, each.speaker, each.observed_s, each.fact),
     )
     return [
-        Said(row[0], row[1], row[2], Role(row[3]).authority)
+        Said(row[0], row[1], row[2], role_of(row[3]).authority)
         for row in rows
         if isinstance(row[1], str) and row[2] <= each.observed_s
     ]

@@ -46,12 +46,13 @@ def folder_of(root: Path, space: str) -> Path:
 
 
 def make_folder(folder: Path) -> None:
-    """Make the folder of a space, which only this user may enter.
+    """Make the folder of a space, and the one of all spaces where there is none, which only this user may enter.
 
     Raises `perdure.errors.StorageError` where it cannot be made.
     """
     with explained(str(folder), "make"):
-        folder.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.parent.mkdir(parents=True, exist_ok=True)
+        folder.parent.mkdir(mode=0o700, exist_ok=True)
         folder.mkdir(mode=0o700, exist_ok=True)
 
 

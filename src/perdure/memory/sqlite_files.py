@@ -30,6 +30,8 @@ __all__ = ["File", "Held", "check_plain", "connect", "cut_log", "explained_sqlit
 _LONGEST_BYTES: Final = 1_000_000_000
 _SHOWN: Final = 4
 _PATIENCE_S: Final = 10.0
+_GARBLED: Final = ("Could not decode to UTF-8", "no such table", "no such column", "malformed", "no such index")
+"""What SQLite says, by another code, of damage: every table and column that we name is there when a file is opened."""
 
 
 class _Rows(sqlite3.Cursor):
@@ -42,7 +44,7 @@ class _Rows(sqlite3.Cursor):
         try:
             with Call(db):
                 super().execute(sql, parameters)
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
             raise db.explain(error) from error
         return self
 
@@ -51,7 +53,7 @@ class _Rows(sqlite3.Cursor):
         try:
             with Call(db):
                 super().executemany(sql, parameters)
-        except (sqlite3.Error, OverflowError) as error:
+        except (sqlite3.Error, OverflowError, UnicodeError) as error:
             raise db.explain(error) from error
         return self
 
@@ -60,7 +62,7 @@ class _Rows(sqlite3.Cursor):
         try:
             with Call(db):
                 return super().__next__()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise db.explain(error) from error
 
     def fetchone(self) -> Any:
@@ -71,7 +73,7 @@ class _Rows(sqlite3.Cursor):
         try:
             with Call(db):
                 return super().fetchall()
-        except sqlite3.Error as error:
+        except (sqlite3.Error, UnicodeDecodeError) as error:
             raise db.explain(error) from error
 
 
@@ -224,6 +226,12 @@ def _explain(error: BaseException, path: Path) -> PerdureError | None:
     file = str(path)
     code = getattr(error, "sqlite_errorcode", 0) or 0
     said = str(error)
+    if isinstance(error, UnicodeDecodeError) or said.startswith(_GARBLED):
+        return BlobCorrupt(
+            f"{file} is damaged (a text in it is no UTF-8); put a backup in its place, and export what can still be"
+            " read",
+            file=file,
+        )
     match code & 0xFF:
         case sqlite3.SQLITE_FULL:
             return explain_errno(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), file, "write")

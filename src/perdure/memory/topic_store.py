@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sqlite3
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+import msgspec
 import xxhash
 
 from perdure.memory.ledger import FACTS, fact_of
@@ -85,7 +85,15 @@ def topics_of(db: sqlite3.Connection, ids: Iterable[int] | None = None) -> list[
         rows = (
             row for some in in_batches(list(ids)) for row in db.execute(f"{fields} WHERE id IN ({marks(some)})", some)
         )
-    return [Topic(row[0], row[1], tuple(json.loads(row[2])), row[3], row[4], row[5], row[6]) for row in rows]
+    return [Topic(row[0], row[1], _aliases(row[2]), row[3], row[4], row[5], row[6]) for row in rows]
+
+
+def _aliases(text: str) -> tuple[str, ...]:
+    """The aliases in a row; none where it is damaged."""
+    try:
+        return msgspec.json.decode(text, type=tuple[str, ...])
+    except (msgspec.MsgspecError, UnicodeError):
+        return ()
 
 
 def live(db: sqlite3.Connection, topic: int) -> int | None:

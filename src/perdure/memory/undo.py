@@ -17,7 +17,7 @@ from perdure.memory.records import Change, State
 from perdure.memory.steps import Journal, add_change, derive, move, names_of, rename
 from perdure.memory.topic_store import live, weigh
 
-__all__ = ["change_of", "changes", "forgotten", "journal_of", "keep_journal", "undo"]
+__all__ = ["change_of", "changes", "forgotten", "is_plan", "journal_of", "keep_journal", "undo"]
 
 _FIELDS = "id, kind, by, outcome, at_s, note"
 
@@ -51,7 +51,12 @@ def journal_of(db: sqlite3.Connection, number: int) -> Journal:
     """
     told = _plan(db.execute("SELECT plan FROM change WHERE id = ?", (number,)).fetchone()[0])
     if "journal" in told:
-        return msgspec.convert(told["journal"], Journal)
+        try:
+            return msgspec.convert(told["journal"], Journal)
+        except msgspec.ValidationError as error:
+            raise CallError(
+                f"what c{number} did is written down wrongly ({error}), so it cannot be taken back"
+            ) from error
     if told.get("mode") == "purge" or told.get("purged"):
         raise CallError(f"c{number} purged words, or names that were; they are nowhere, and cannot come back")
     gone = State.FORGOTTEN.value
@@ -67,6 +72,8 @@ def forgotten(db: sqlite3.Connection) -> set[int]:
     gone: set[int] = set()
     for kind, plan in db.execute("SELECT kind, plan FROM change WHERE plan IS NOT NULL ORDER BY id"):
         told = _plan(plan)
+        if not _is_sound(told):
+            continue
         if kind == "forget":
             gone.update(told.get("facts", ()))
         for fact, _, after in msgspec.convert(told.get("journal", {}), Journal).states:
@@ -74,10 +81,29 @@ def forgotten(db: sqlite3.Connection) -> set[int]:
     return gone
 
 
+def is_plan(text: str) -> bool:
+    """Whether it may be the plan of a change."""
+    try:
+        told = msgspec.json.decode(text)
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
+        return False
+    return isinstance(told, dict) and _is_sound(told)
+
+
+def _is_sound(told: dict[str, Any]) -> bool:
+    try:
+        msgspec.convert(told.get("journal", {}), Journal)
+        msgspec.convert(told.get("facts", []), list[int])
+        msgspec.convert(told.get("before", {}), dict[int, State], strict=False)
+    except (msgspec.ValidationError, RecursionError):
+        return False
+    return True
+
+
 def _plan(text: str | None) -> dict[str, Any]:
     try:
         told: Any = msgspec.json.decode(text or "{}")
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeError, RecursionError):
         return {}
     return told if isinstance(told, dict) else {}
 

@@ -1,18 +1,29 @@
-"""Files that appear whole and durable, or not at all."""
+"""Files that appear whole and durable, or not at all.
+
+Until then a file has a temporary name, beside which a lock lies that its process holds: where nobody holds it, the
+process was killed, and both are swept away (`sweep`).
+"""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import secrets
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Final
 
 from perdure.errors import CallError
 from perdure.memory.sqlite_files import sync_folders
 from perdure.store.refusals import explained
 
-__all__ = ["publish", "sync_file", "temporary_beside", "write_whole"]
+__all__ = ["publish", "sweep", "sync_file", "temporary_beside", "write_whole"]
+
+_LOCK: Final = ".lock"
+_LOOK_S: Final = 0.02
 
 
 @contextmanager
@@ -20,13 +31,63 @@ def temporary_beside(path: Path) -> Iterator[Path]:
     """A name in the folder of ``path``, which is made if need be; what is there at the end is removed."""
     with explained(str(path.parent), "make"):
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    name = path.with_name(f".tmp-{secrets.token_hex(16)}")
+    name, lock = _locked_name(path)
     try:
         yield name
     finally:
-        for each in (name, Path(f"{name}-journal"), Path(f"{name}-wal"), Path(f"{name}-shm")):
-            with explained(str(each), "remove"):
-                each.unlink(missing_ok=True)
+        _remove(name)
+        os.close(lock)
+
+
+def sweep(folders: Iterable[Path], *, wait_s: float = 0.0) -> list[Path]:
+    """Remove what killed processes left half-written in ``folders``, not below them.
+
+    Returns the temporary files that a process is still at after ``wait_s`` seconds.
+    """
+    until = time.monotonic() + wait_s
+    busy: list[Path] = []
+    for lock in [each for folder in folders for each in sorted(folder.glob(f".tmp-*{_LOCK}"))]:
+        while not (done := _swept(lock)) and time.monotonic() < until:
+            time.sleep(_LOOK_S)
+        busy += [] if done else [lock.with_name(lock.name.removesuffix(_LOCK))]
+    return busy
+
+
+def _locked_name(path: Path) -> tuple[Path, int]:
+    """A new temporary name in the folder of ``path``, and the descriptor of its lock."""
+    while True:
+        name = path.with_name(f".tmp-{secrets.token_hex(16)}")
+        lock = f"{name}{_LOCK}"
+        with explained(lock, "make"):
+            fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.stat(lock).st_ino == os.fstat(fd).st_ino:  # nobody swept it in that moment
+                return name, fd
+        os.close(fd)
+
+
+def _swept(lock: Path) -> bool:
+    """Sweep one file away with its lock, unless a process holds that."""
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:  # it is done, or not ours
+        return True
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        _remove(lock.with_name(lock.name.removesuffix(_LOCK)))
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(fd)
+    return True
+
+
+def _remove(name: Path) -> None:
+    """Remove a temporary file and what lies beside it, the lock last."""
+    for each in ("", "-journal", "-wal", "-shm", _LOCK):
+        with explained(f"{name}{each}", "remove"):
+            Path(f"{name}{each}").unlink(missing_ok=True)
 
 
 def sync_file(path: Path) -> None:
