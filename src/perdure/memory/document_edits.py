@@ -16,7 +16,7 @@ import msgspec
 import xxhash
 
 from perdure.memory.document_text import Read, same
-from perdure.memory.records import Fact
+from perdure.memory.records import Fact, Role
 
 __all__ = ["Edits", "Shown", "edits", "shown_next"]
 
@@ -37,12 +37,12 @@ class Shown(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What a person did. ``changed`` are facts with their new words, ``added`` words without a fact; names are None
-    where they were left as they are."""
+    """What a person did. ``changed`` are facts with their new words, ``added`` words without a fact, and
+    whose they are; names are None where they were left as they are."""
 
     changed: tuple[tuple[int, str], ...] = ()
     removed: tuple[int, ...] = ()
-    added: tuple[str, ...] = ()
+    added: tuple[tuple[str, Role], ...] = ()
     moved: tuple[int, ...] = ()
     title: str | None = None
     aliases: tuple[str, ...] | None = None
@@ -93,7 +93,7 @@ def edits(
     there = list(standing)
     seen: set[int] = set()
     changed: list[tuple[int, str]] = []
-    added: list[str] = []
+    added: list[tuple[str, Role]] = []
     moved: list[int] = []
     for bullet in read.bullets:
         fact = facts.get(bullet.fact) if bullet.fact is not None else None
@@ -102,7 +102,7 @@ def edits(
         elif fact is None or fact.id in seen:
             known = fact is not None and same(bullet.text, fact.text)
             if bullet.text and not known and not any(same(bullet.text, each) for each in there):
-                added.append(bullet.text)
+                added.append((bullet.text, bullet.role))
                 there.append(bullet.text)
         else:
             seen.add(fact.id)
