@@ -15,7 +15,7 @@ from typing import Final
 import msgspec
 import xxhash
 
-from perdure.memory.document_text import Read, same
+from perdure.memory.document_text import Read, plain, same
 from perdure.memory.records import Fact, Role
 
 __all__ = ["Edits", "Shown", "edits", "shown_next"]
@@ -90,7 +90,7 @@ def edits(
     base = read.revision if read.revision is not None and read.revision <= shown.revision else shown.revision
     entered = {each: revision for revision, some in shown.ids for each in some}
     left = {each: revision for revision, some in shown.left for each in some}
-    there = list(standing)
+    there = {plain(each) for each in standing}
     seen: set[int] = set()
     changed: list[tuple[int, str]] = []
     added: list[tuple[str, Role]] = []
@@ -101,9 +101,9 @@ def edits(
             seen.add(bullet.fact)  # purged: its words are not taken back in
         elif fact is None or fact.id in seen:
             known = fact is not None and same(bullet.text, fact.text)
-            if bullet.text and not known and not any(same(bullet.text, each) for each in there):
+            if bullet.text and not known and plain(bullet.text) not in there:
                 added.append((bullet.text, bullet.role))
-                there.append(bullet.text)
+                there.add(plain(bullet.text))
         else:
             seen.add(fact.id)
             if fact.id not in entered and not left.get(fact.id, 0) > base:

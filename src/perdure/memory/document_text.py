@@ -27,6 +27,7 @@ __all__ = [
     "Read",
     "Ties",
     "escaped",
+    "plain",
     "read",
     "same",
     "unescaped",
@@ -45,7 +46,8 @@ _ATTRIBUTES: Final = re.compile(rf"\{{(?:[a-z]+=[^\s{{}}]* )*(?:src=e\d+|{_BY})(
 _WHOSE: Final = re.compile(rf"[{{ ]{_BY}")
 _END: Final = re.compile(r"<!-- end of t\d+\b[^>]*-->")
 _KEY: Final = re.compile(r"([A-Za-z_][\w-]{0,63}):(?:[ \t]+(.*))?")
-_BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_MEANS: Final = re.compile(r"[\\`<\[]|\^(?=f)|!(?=\[)")
+_MAY_MEAN: Final = re.compile(rf"{_MEANS.pattern}|[^ -~]")
 _FRONT_LINES: Final = 300
 
 
@@ -88,29 +90,22 @@ class Read:
 
 def escaped(text: str) -> str:
     """Return text as one line of Markdown that shows it and does nothing."""
-    out: list[str] = []
-    for at, each in enumerate(text):
-        if (
-            each in "\\`<["
-            or (each == "^" and text[at + 1 : at + 2] == "f")
-            or (each == "!" and text[at + 1 : at + 2] == "[")
-        ):
-            out.append("\\" + each)
-        elif each in _BREAKS or (
-            each not in "\u200c\u200d\t" and unicodedata.category(each) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-        ):
-            out.append(f"\\u{ord(each):04x}" if ord(each) < 0x10000 else f"\\U{ord(each):08x}")
-        else:
-            out.append(each)
-    if out and (out[0] in "#->+*=|~:" or re.match(r"\d{1,9}[.)]", text)):
-        if out[0].isdigit():
-            at = next(at for at, each in enumerate(out) if each in ".)")
-            out[at] = "\\" + out[at]
-        else:
-            out[0] = "\\" + out[0]
-    if out and out[-1] == "}":
-        out[-1] = "\\}"
-    return "".join(out)
+    numbered = re.match(r"\d{1,9}(?=[.)])", text)
+    out = (_MEANS if text.isprintable() else _MAY_MEAN).sub(_escape, text)
+    if numbered:
+        out = f"{out[: numbered.end()]}\\{out[numbered.end() :]}"
+    elif out[:1] in tuple("#->+*=|~:"):
+        out = "\\" + out
+    return f"{out[:-1]}\\}}" if text.endswith("}") else out
+
+
+def _escape(found: re.Match[str]) -> str:
+    each = found[0]
+    if " " < each <= "~":
+        return "\\" + each
+    if each in "\u200c\u200d\t" or unicodedata.category(each) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
+        return each
+    return f"\\u{ord(each):04x}" if ord(each) < 0x10000 else f"\\U{ord(each):08x}"
 
 
 def unescaped(text: str) -> str:
@@ -128,10 +123,11 @@ def unescaped(text: str) -> str:
 
 def same(one: str, other: str) -> bool:
     """Whether two texts differ in no more than an editor changes by itself: white space, and how accents are coded."""
-    return _plain(one) == _plain(other)
+    return plain(one) == plain(other)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return what `same` compares."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
