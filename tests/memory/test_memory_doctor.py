@@ -96,3 +96,13 @@ def test_a_damaged_file_is_told_with_the_newest_backup(tmp_path: Path) -> None:
     assert "no SQLite file" in examine_folder(path.parent)[0].what
     path.unlink()
     assert "put a backup" in examine_folder(path.parent)[0].what
+
+
+def test_a_ledger_that_was_deleted_while_open_is_told_with_and_without_repair(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.observe("Anna sings.")
+        for each in memory.folder.glob("ledger.db*"):
+            each.unlink()
+        found = memory.doctor()
+        assert [each.kind for each in found] == ["ledger"]
+        assert found == memory.doctor(repair=True)

@@ -64,6 +64,7 @@ def examine(
     """Examine a space; with ``repair``, make again what can be. Nobody else is kept from using it meanwhile."""
     folder = ledger.path.parent
     try:
+        ledger.check_there()
         found = [*_damage(ledger.connection(), folder)]
         if found:
             return found
