@@ -8,12 +8,14 @@ import os
 import pty
 import subprocess
 import sys
+import types
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perdure.cli.main import main
+from perdure.errors import TryAgain
 from perdure.memory import Memory
 
 
@@ -245,3 +247,20 @@ def test_bench_compares_with_a_plain_file_and_leaves_nothing(shell: Shell) -> No
     assert found["observe_over_append"] == pytest.approx(found["observe_s"] / found["append_s"])
     assert list(shell.root.iterdir()) == []
     shell("bench", "--facts", "1", code=64)
+
+
+def test_status_says_why_the_last_consolidation_fell_back_and_what_was_left_alone(shell: Shell) -> None:
+    def fail(*_words: Any, **_more: Any) -> Any:
+        raise TryAgain("the model\x1b[2J is away")
+
+    with Memory(shell.root, model=types.SimpleNamespace(name="m", complete=fail)) as memory:  # type: ignore[arg-type]
+        memory.observe("Anna sings.")
+        change = memory.consolidate()
+        assert change is not None
+        assert change.outcome == "fallback"
+        assert change.note
+        (memory.folder / "topics" / "x.md").write_text("---\nid: t99\n---\n- a\n")
+    out = shell("status")
+    assert "fallback (" in out
+    assert "x.md is of t99, which this ledger does not have" in out
+    assert "\x1b" not in out

@@ -113,3 +113,13 @@ def test_reading_goes_on_where_a_stored_value_is_damaged(tmp_path: Path) -> None
         assert memory.evidence(1).meta == {}
         assert [each.repaired for each in memory.doctor(repair=True)] == [True]
         assert memory.doctor() == []
+
+
+def test_a_ledger_that_was_deleted_while_open_is_told_with_and_without_repair(tmp_path: Path) -> None:
+    with Memory(tmp_path) as memory:
+        memory.observe("Anna sings.")
+        for each in memory.folder.glob("ledger.db*"):
+            each.unlink()
+        found = memory.doctor()
+        assert [each.kind for each in found] == ["ledger"]
+        assert found == memory.doctor(repair=True)

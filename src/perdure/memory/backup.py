@@ -80,7 +80,9 @@ def restore(file: str | os.PathLike[str], folder: Path) -> None:
                 bad = copy.execute("PRAGMA quick_check").fetchone()[0]
                 if bad != "ok":
                     raise StorageError(f"{source} is damaged ({bad}); take another backup", file=str(source))
+                copy.execute("INSERT OR REPLACE INTO space SELECT 'former:' || value, '' FROM space WHERE key = 'id'")
                 copy.execute("UPDATE space SET value = ? WHERE key = 'id'", (secrets.token_hex(16),))
+                copy.execute("UPDATE topic SET written = -1")
                 copy.execute("DELETE FROM copy")
                 copy.execute("DELETE FROM lease")
                 copy.execute("PRAGMA journal_mode = WAL")

@@ -9,7 +9,7 @@ from perdure.errors import CallError, PerdureError
 from perdure.memory.exporting import export
 from perdure.memory.ledger import Ledger
 from perdure.memory.schema import check
-from perdure.memory.sqlite_files import File, connect
+from perdure.memory.sqlite_files import File, connect, explained_sqlite
 from perdure.memory.whole_files import sweep, sync_file
 from perdure.store import open_store
 
@@ -24,7 +24,8 @@ def scrub_copies(ledger: Ledger, empty: Callable[[File], object]) -> dict[str, t
     done: dict[str, tuple[str, bool]] = {}
     for place, kind in ledger.connection().execute("SELECT place, kind FROM copy ORDER BY place").fetchall():
         try:
-            done[place] = _scrub(ledger, place, kind, empty), True
+            with explained_sqlite(Path(place), "rewrite"):
+                done[place] = _scrub(ledger, place, kind, empty), True
         except PerdureError as error:
             done[place] = f"could not be rewritten, so see to it: {error}", False
     return done

@@ -70,6 +70,7 @@ def examine(
     """Examine a space; with ``repair``, make again what can be. Nobody else is kept from using it meanwhile."""
     folder = ledger.path.parent
     try:
+        ledger.check_there()
         found = [*_damage(ledger.connection(), folder)]
         if found:
             return found
@@ -208,19 +209,19 @@ def _spans(db: File, now_s: float, repair: bool) -> list[Finding]:
     """The words of a fact are its span of its evidence."""
     found: list[Finding] = []
     at, body = 0, ""
-    rows = db.execute(
-        "SELECT f.id, f.evidence, f.start, f.stop, f.text, e.body FROM fact f LEFT JOIN evidence e ON e.id = f.evidence"
-        " WHERE f.text IS NOT NULL ORDER BY f.evidence, f.id"
-    )
+    there = False
+    rows = db.execute("SELECT id, evidence, start, stop, text FROM fact WHERE text IS NOT NULL ORDER BY evidence, id")
     wrong: list[tuple[str | bytes, int]] = []
-    for fact, evidence, start, stop, text, whole in rows:
-        if whole is None:
+    for fact, evidence, start, stop, text in rows:
+        if evidence != at:  # once for each: it may be long, and have many facts
+            row = db.execute("SELECT body FROM evidence WHERE id = ?", (evidence,)).fetchone()
+            there = row is not None and row[0] is not None
+            at, body = evidence, as_text(row[0]) if there else ""
+        if not there:
             found.append(
                 Finding("span", f"f{fact} has words, but its evidence e{evidence} has none", fact, repairable=False)
             )
             continue
-        if evidence != at:
-            at, body = evidence, as_text(whole)
         if as_text(text) != body[start:stop]:
             found.append(Finding("span", f"f{fact} is not what stands in e{evidence}", fact, repaired=repair))
             wrong.append((as_body(body[start:stop]), fact))

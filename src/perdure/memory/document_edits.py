@@ -15,8 +15,8 @@ from typing import Final
 import msgspec
 import xxhash
 
-from perdure.memory.document_text import Read, same
-from perdure.memory.records import Fact
+from perdure.memory.document_text import Read, plain, same
+from perdure.memory.records import Fact, Role
 
 __all__ = ["Edits", "Shown", "edits", "shown_next"]
 
@@ -37,12 +37,12 @@ class Shown(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Edits:
-    """What a person did. ``changed`` are facts with their new words, ``added`` words without a fact; names are None
-    where they were left as they are."""
+    """What a person did. ``changed`` are facts with their new words, ``added`` words without a fact, and
+    whose they are; names are None where they were left as they are."""
 
     changed: tuple[tuple[int, str], ...] = ()
     removed: tuple[int, ...] = ()
-    added: tuple[str, ...] = ()
+    added: tuple[tuple[str, Role], ...] = ()
     moved: tuple[int, ...] = ()
     title: str | None = None
     aliases: tuple[str, ...] | None = None
@@ -90,10 +90,10 @@ def edits(
     base = read.revision if read.revision is not None and read.revision <= shown.revision else shown.revision
     entered = {each: revision for revision, some in shown.ids for each in some}
     left = {each: revision for revision, some in shown.left for each in some}
-    there = list(standing)
+    there = {plain(each) for each in standing}
     seen: set[int] = set()
     changed: list[tuple[int, str]] = []
-    added: list[str] = []
+    added: list[tuple[str, Role]] = []
     moved: list[int] = []
     for bullet in read.bullets:
         fact = facts.get(bullet.fact) if bullet.fact is not None else None
@@ -101,9 +101,9 @@ def edits(
             seen.add(bullet.fact)  # purged: its words are not taken back in
         elif fact is None or fact.id in seen:
             known = fact is not None and same(bullet.text, fact.text)
-            if bullet.text and not known and not any(same(bullet.text, each) for each in there):
-                added.append(bullet.text)
-                there.append(bullet.text)
+            if bullet.text and not known and plain(bullet.text) not in there:
+                added.append((bullet.text, bullet.role))
+                there.add(plain(bullet.text))
         else:
             seen.add(fact.id)
             if fact.id not in entered and not left.get(fact.id, 0) > base:

@@ -38,6 +38,10 @@ __all__ = ["Intake"]
 _UNFINISHED_S: Final = 10.0
 _TOPICS: Final = "topics"
 _ARCHIVE: Final = "archive"
+_BRING_BACK: Final = (
+    "restore a backup of that ledger or import its export, and move this file out of topics/; or make a document of"
+    " your own of what holds, in plain bullets"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +119,7 @@ class Intake:
     def _read(self, topic: int, name: str, data: bytes) -> _Edited | None:
         """Return what was done to a document of a topic. Raises `FormatRefused` where it cannot be taken in."""
         found = read(read_text(data))
+        self._check_ours(found)
         if (found.topic is not None or found.revision is not None) and not found.whole:
             raise FormatRefused(
                 "lacks its last line, as if it had been saved by half; put it back: <!-- end of t... -->"
@@ -127,12 +132,24 @@ class Intake:
         row = db.execute("SELECT notes, extra, shown FROM document WHERE topic = ?", (topic,)).fetchone()
         if row is None:
             return None
+        if found.topic is not None and (found.revision or 0) > topics_of(db, [found.topic])[0].revision:
+            raise FormatRefused(
+                f"is ahead of this ledger (revision {found.revision}), as one that was lost had it; {_BRING_BACK}"
+            )
         shown = msgspec.json.decode(row[2], type=Shown)
         mine = facts_of(db, live(db, topic) or topic)
         facts = self._facts([each.fact for each in found.bullets if each.fact is not None])
         standing = [fact.text for fact in mine if fact.state is not State.FORGOTTEN]
         done = edits(found, shown, facts, standing=standing, notes=row[0], extra=row[1])
         return _Edited(topic, name, digest_of(data), found, done)
+
+    def _check_ours(self, found: Read) -> None:
+        """Raise `FormatRefused` for the document of another ledger: its ids mean other facts here, or none."""
+        if found.ledger is None or found.ledger == self.ledger.id:
+            return
+        db = self.ledger.connection()
+        if not db.execute("SELECT 1 FROM space WHERE key = ?", (f"former:{found.ledger}",)).fetchone():
+            raise FormatRefused(f"belongs to another ledger ({found.ledger[:8]}); {_BRING_BACK}")
 
     def _facts(self, ids: Iterable[int]) -> dict[int, Fact | None]:
         """The facts of these ids; None for those that were purged."""
@@ -147,13 +164,18 @@ class Intake:
     def _foreign(self, name: str, data: bytes, known: dict[str, tuple[int, str]]) -> _Edited | None:
         """Return what a file means that is under no name of ours: renamed, archived meanwhile, or made by hand."""
         found = read(read_text(data))
+        self._check_ours(found)
         db = self.ledger.connection()
         topics = topics_of(db, [found.topic]) if found.topic is not None else []
+        if found.topic is not None and not topics:
+            raise FormatRefused(f"is of t{found.topic}, which this ledger does not have; {_BRING_BACK}")
         if topics:
             topic = topics[0]
             if not topic.file and digest_of(data) == digest_noted(self.ledger.connection(), topic.id):
                 os.unlink(self.folder / name)  # ours; what its name was had to be forgotten
                 return None
+            if not topic.file and found.revision is not None and found.ledger is None:
+                raise FormatRefused(f"does not say which ledger it is of; {_BRING_BACK}")
             path = self.folder / topic.file
             if topic.file.startswith(_ARCHIVE):  # saved from a view of before it was merged or emptied
                 return self._read(topic.id, name, data)

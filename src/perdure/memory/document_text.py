@@ -1,8 +1,9 @@
 r"""The text of a topic document: how facts are written into Markdown, and how a document that a person edited is read.
 
-A fact is one bullet: its words, escaped so that they can be nothing else; attributes for people to read, which are not
-read back; and its block id. ``\`` before punctuation and ``\u202e`` stand for characters that would mean something in
-Markdown, break a line or hide. The last line tells a whole document from one that was cut off while it was saved.
+A fact is one bullet: its words, escaped so that they can be nothing else; attributes for people to read, of which only
+whose word it is is read back, for a bullet without a fact; and its block id. ``\`` before punctuation and ``\u202e``
+stand for characters that would mean something in Markdown, break a line or hide. The last line tells a whole document
+from one that was cut off while it was saved.
 
 >>> escaped("see `x` ^f1 <b>"), unescaped(escaped("see `x` ^f1 <b>"))
 ('see \\`x\\` \\^f1 \\<b>', 'see `x` ^f1 <b>')
@@ -18,7 +19,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from perdure.errors import FormatRefused
-from perdure.memory.records import Fact, State, Topic
+from perdure.memory.records import Fact, Role, State, Topic
 
 __all__ = [
     "MAX_DOCUMENT_BYTES",
@@ -26,6 +27,7 @@ __all__ = [
     "Read",
     "Ties",
     "escaped",
+    "plain",
     "read",
     "same",
     "unescaped",
@@ -39,10 +41,13 @@ _SECTIONS: Final = ("Current", "Conflicts", "History", "Notes")
 _ESCAPED: Final = re.compile(r"\\(u[0-9a-f]{4}|U[0-9a-f]{8}|[!-/:-@\[-`{-~])")
 _BULLET: Final = re.compile(r"[ \t]{0,12}[-*+][ \t]+(.*)")
 _BLOCK: Final = re.compile(r"(?:^|(?<=\s))\^f(\d{1,18})(?=\s|$)")
-_ATTRIBUTES: Final = re.compile(r"\s*\{(?:[a-z]+=[^\s{}]* )*src=e\d+(?: [a-z]+=[^\s{}]*)*\}\s*$")
+_BY: Final = rf"by=(?:[^\s{{}}]*/)?({'|'.join(Role)})(?=[ }}])"
+_ATTRIBUTES: Final = re.compile(rf"\{{(?:[a-z]+=[^\s{{}}]* )*(?:src=e\d+|{_BY})(?: [a-z]+=[^\s{{}}]*)*\}}")
+_WHOSE: Final = re.compile(rf"[{{ ]{_BY}")
 _END: Final = re.compile(r"<!-- end of t\d+\b[^>]*-->")
 _KEY: Final = re.compile(r"([A-Za-z_][\w-]{0,63}):(?:[ \t]+(.*))?")
-_BREAKS: Final = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
+_MEANS: Final = re.compile(r"[\\`<\[]|\^(?=f)|!(?=\[)")
+_MAY_MEAN: Final = re.compile(rf"{_MEANS.pattern}|[^ -~]")
 _FRONT_LINES: Final = 300
 
 
@@ -57,17 +62,18 @@ class Ties:
 
 @dataclass(frozen=True, slots=True)
 class Bullet:
-    """A bullet as it was read; ``fact`` is the id that it carries."""
+    """A bullet as it was read; ``fact`` is the id that it carries, ``role`` whose word its attributes say it is."""
 
     text: str
     fact: int | None
     section: str
+    role: Role = Role.HUMAN
 
 
 @dataclass(frozen=True, slots=True)
 class Read:
     """A document as it was read. ``topic`` and ``revision`` are None where it does not say so; names that it does not
-    give are None. ``whole`` is whether its last line was there."""
+    give are None. ``whole`` is whether its last line was there, ``ledger`` the ledger that it was written from."""
 
     topic: int | None
     revision: int | None
@@ -79,33 +85,27 @@ class Read:
     notes: str
     heading: str
     whole: bool
+    ledger: str | None = None
 
 
 def escaped(text: str) -> str:
     """Return text as one line of Markdown that shows it and does nothing."""
-    out: list[str] = []
-    for at, each in enumerate(text):
-        if (
-            each in "\\`<["
-            or (each == "^" and text[at + 1 : at + 2] == "f")
-            or (each == "!" and text[at + 1 : at + 2] == "[")
-        ):
-            out.append("\\" + each)
-        elif each in _BREAKS or (
-            each not in "\u200c\u200d\t" and unicodedata.category(each) in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp")
-        ):
-            out.append(f"\\u{ord(each):04x}" if ord(each) < 0x10000 else f"\\U{ord(each):08x}")
-        else:
-            out.append(each)
-    if out and (out[0] in "#->+*=|~:" or re.match(r"\d{1,9}[.)]", text)):
-        if out[0].isdigit():
-            at = next(at for at, each in enumerate(out) if each in ".)")
-            out[at] = "\\" + out[at]
-        else:
-            out[0] = "\\" + out[0]
-    if out and out[-1] == "}":
-        out[-1] = "\\}"
-    return "".join(out)
+    numbered = re.match(r"\d{1,9}(?=[.)])", text)
+    out = (_MEANS if text.isprintable() else _MAY_MEAN).sub(_escape, text)
+    if numbered:
+        out = f"{out[: numbered.end()]}\\{out[numbered.end() :]}"
+    elif out[:1] in tuple("#->+*=|~:"):
+        out = "\\" + out
+    return f"{out[:-1]}\\}}" if text.endswith("}") else out
+
+
+def _escape(found: re.Match[str]) -> str:
+    each = found[0]
+    if " " < each <= "~":
+        return "\\" + each
+    if each in "\u200c\u200d\t" or unicodedata.category(each) not in ("Cc", "Cf", "Cs", "Co", "Zl", "Zp"):
+        return each
+    return f"\\u{ord(each):04x}" if ord(each) < 0x10000 else f"\\U{ord(each):08x}"
 
 
 def unescaped(text: str) -> str:
@@ -123,17 +123,25 @@ def unescaped(text: str) -> str:
 
 def same(one: str, other: str) -> bool:
     """Whether two texts differ in no more than an editor changes by itself: white space, and how accents are coded."""
-    return _plain(one) == _plain(other)
+    return plain(one) == plain(other)
 
 
-def _plain(text: str) -> str:
+def plain(text: str) -> str:
+    """Return what `same` compares."""
     return " ".join(unicodedata.normalize("NFC", text).split())
 
 
 def write(
-    topic: Topic, facts: Sequence[Fact], ties: Mapping[int, Ties], *, notes: str, extra: str, updated: str
+    topic: Topic,
+    facts: Sequence[Fact],
+    ties: Mapping[int, Ties],
+    *,
+    notes: str,
+    extra: str,
+    updated: str,
+    ledger: str = "",
 ) -> str:
-    """Return the document of a topic."""
+    """Return the document of a topic, as ``ledger`` has it."""
     parts: dict[str, list[str]] = {"Current": [], "Conflicts": [], "History": []}
     for fact in sorted(facts, key=lambda each: (each.observed_s, each.id)):
         if fact.state is State.FORGOTTEN:
@@ -141,22 +149,22 @@ def write(
         tied = ties.get(fact.id, Ties())
         part = "Current" if not tied.conflicts else "Conflicts"
         parts[part if fact.state is State.CURRENT else "History"].append(_bullet(fact, tied))
-    lines = _front(topic, extra, updated)
+    lines = _front(topic, extra, updated, ledger)
     for part, bullets in parts.items():
         lines += ["", f"# {part}", "", *bullets] if bullets else ["", f"# {part}"]
     lines += ["", "# Notes", "", *([notes, ""] if notes else [])]
     return "\n".join([*lines, f"<!-- end of {topic.name}: keep this line last -->", ""])
 
 
-def write_moved(topic: Topic, updated: str) -> str:
+def write_moved(topic: Topic, updated: str, ledger: str = "") -> str:
     """Return what stays of the document of a topic that holds nothing any more."""
     where = f"Its facts are in t{topic.into}." if topic.into is not None else "It holds no facts."
     return "\n".join(
-        [*_front(topic, "", updated), "", where, "", f"<!-- end of {topic.name}: keep this line last -->", ""]
+        [*_front(topic, "", updated, ledger), "", where, "", f"<!-- end of {topic.name}: keep this line last -->", ""]
     )
 
 
-def _front(topic: Topic, extra: str, updated: str) -> list[str]:
+def _front(topic: Topic, extra: str, updated: str, ledger: str) -> list[str]:
     lines = ["---", f"schema: {_SCHEMA}", f"id: {topic.name}", f"title: {_quoted(topic.title)}"]
     lines += [f"aliases: [{', '.join(_quoted(each) for each in topic.aliases)}]", f"summary: {_quoted(topic.summary)}"]
     lines += [f"into: t{topic.into}"] if topic.into is not None else []
@@ -164,6 +172,7 @@ def _front(topic: Topic, extra: str, updated: str) -> list[str]:
         *lines,
         f"revision: {topic.revision}",
         f"updated: {_quoted(updated)}",
+        *([f"ledger: {_quoted(ledger)}"] if ledger else []),
         *(extra.split("\n") if extra else []),
         "---",
     ]
@@ -227,6 +236,7 @@ def read(text: str) -> Read:
         "\n".join(notes).strip("\n").rstrip(),
         heading,
         whole,
+        _word(front.get("ledger")),
     )
 
 
@@ -236,10 +246,15 @@ def _read_bullet(line: str, section: str) -> Bullet:
     if found:
         fact = int(found[-1][1])
         line = f"{line[: found[-1].start()].rstrip()} {line[found[-1].end() :].lstrip()}"
-    return Bullet(unescaped(_ATTRIBUTES.sub("", line.rstrip())).strip(), fact, section)
+    line = line.rstrip()
+    at = line.rfind("{") if line.endswith("}") else -1
+    if at < 0 or not _ATTRIBUTES.fullmatch(line, at):
+        return Bullet(unescaped(line).strip(), fact, section)
+    whose = _WHOSE.search(line, at)
+    return Bullet(unescaped(line[:at]).strip(), fact, section, Role(whose[1]) if whose else Role.TOOL)
 
 
-_OURS: Final = frozenset({"schema", "id", "title", "aliases", "summary", "into", "revision", "updated"})
+_OURS: Final = frozenset({"schema", "id", "title", "aliases", "summary", "into", "revision", "updated", "ledger"})
 
 
 def _front_of(lines: Sequence[str]) -> tuple[dict[str, str | list[str]], list[str], int]:

@@ -110,9 +110,10 @@ class Writer:
                 if topic.file in left_alone and os.path.lexists(self.folder / topic.file):
                     continue
                 digest = digest_noted(db, topic.id)
-                todo.append(
-                    (topic, digest, text.encode(), _Intent(_file(topic, archived), digest_of(text.encode()), shown))
-                )
+                file = _file(topic, archived)
+                if file in left_alone and os.path.lexists(self.folder / file):  # it is no document of this topic
+                    file = file.replace(f"--{topic.name}.md", f"-{self.ledger.id[:8]}--{topic.name}.md")
+                todo.append((topic, digest, text.encode(), _Intent(file, digest_of(text.encode()), shown)))
         finally:
             db.execute("COMMIT")
         if not todo:
@@ -169,9 +170,17 @@ class Writer:
         updated = dt.datetime.fromtimestamp(self.ledger.wall(), dt.UTC).isoformat(timespec="seconds")
         archived = topic.into is not None or not (facts or row[0])
         if archived:
-            text = write_moved(topic, updated)
+            text = write_moved(topic, updated, self.ledger.id)
         else:
-            text = write(topic, facts, _ties(db, topic.id), notes=row[0], extra=row[1], updated=updated)
+            text = write(
+                topic,
+                facts,
+                _ties(db, topic.id),
+                notes=row[0],
+                extra=row[1],
+                updated=updated,
+                ledger=self.ledger.id,
+            )
         shown = shown_next(
             msgspec.json.decode(row[2], type=Shown),
             revision=topic.revision,

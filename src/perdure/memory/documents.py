@@ -14,9 +14,9 @@ from perdure.clock import Deadline
 from perdure.memory.document_intake import Intake
 from perdure.memory.document_writer import Writer
 from perdure.memory.ledger import Ledger
+from perdure.memory.sqlite_files import explained_sqlite
 from perdure.memory.topic_store import fill_in, topics_of
 from perdure.process.lock import FileLock
-from perdure.store.refusals import explained
 
 __all__ = ["Documents"]
 
@@ -41,9 +41,10 @@ class Documents:
         """Take in what people did, write what is not written, and return the changes that their edits made.
 
         Raises `DeadlineExceeded` where another process is at it for longer than ``wait_s``, `StorageFull` or
-        `StorageError` where the files cannot be written; the ledger is whole then, and documents follow later.
+        `StorageError` where the files cannot be written, `BlobMissing` where their folder was taken away; the ledger is
+        whole then, and documents follow later.
         """
-        with explained(str(self.folder), "write topic documents in"):
+        with explained_sqlite(self.folder, "write topic documents in"):
             return self._catch_up(wait_s)
 
     def _catch_up(self, wait_s: float) -> list[int]:
@@ -70,8 +71,9 @@ class Documents:
         """Write what a purge has changed, and delete the copies that were kept, which may hold what was purged."""
         self._intake.keeps_copies = False
         try:
-            for each in (self.folder / "kept").glob("*.md"):
-                each.unlink(missing_ok=True)
+            with explained_sqlite(self.folder, "delete copies of documents in"):
+                for each in (self.folder / "kept").glob("*.md"):
+                    each.unlink(missing_ok=True)
             self.catch_up()
         finally:
             self._intake.keeps_copies = True

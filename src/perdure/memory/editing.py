@@ -43,7 +43,7 @@ def carry_in(ledger: Ledger, edits: Edits, *, topic: int | None, source: str, ke
             twin = [each.id for each in standing if each.id != old and _stands(each) and same(each.text, text)]
             speaker = olds[old].speaker if old in olds else ""
             changed.append((old, tuple(twin[:1]) or _told(ledger, text, speaker, source, f"{key}:c{at}")))
-        added = [_told(ledger, text, "", source, f"{key}:a{at}") for at, text in enumerate(edits.added)]
+        added = [_told(ledger, text, "", source, f"{key}:a{at}", role) for at, (text, role) in enumerate(edits.added)]
         change = add_change(db, kind="edit", by="human", outcome="ok", at_s=ledger.wall(), note=_said(edits, source))
         journal = Journal()
         topic = live(db, topic) if topic is not None else None
@@ -66,12 +66,12 @@ def _stands(fact: Fact) -> bool:
     return fact.state is State.CURRENT and fact.role is Role.HUMAN
 
 
-def _told(ledger: Ledger, text: str, speaker: str, source: str, key: str) -> tuple[int, ...]:
+def _told(ledger: Ledger, text: str, speaker: str, source: str, key: str, role: Role = Role.HUMAN) -> tuple[int, ...]:
     told = ledger.append(
         text,
         source=source,
         speaker=speaker,
-        role=Role.HUMAN,
+        role=role,
         observed=moment_of(None, now_s=ledger.wall()),
         key=key,
         dated=False,

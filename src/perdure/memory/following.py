@@ -109,7 +109,8 @@ def follow(db: File, ledger: Ledger) -> None:
             if batch:
                 _take_in(db, meta, batch)
         except BaseException:
-            db.execute("ROLLBACK")
+            if db.in_transaction:  # where the disk is full, SQLite has taken it back itself
+                db.execute("ROLLBACK")
             raise
         db.execute("COMMIT")
         if not batch:

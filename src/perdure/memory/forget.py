@@ -32,9 +32,9 @@ from perdure.errors import CallError
 from perdure.memory.copies import scrub_copies, sweep_copies
 from perdure.memory.emptying import Emptied, empty, empty_copy, versions_of
 from perdure.memory.ledger import Ledger
-from perdure.memory.sqlite_files import File, connect, cut_log
+from perdure.memory.sqlite_files import File, connect, cut_log, explained_sqlite
 from perdure.memory.traces import METHOD, Looked, look_through
-from perdure.memory.whole_files import write_whole
+from perdure.memory.whole_files import locked, write_whole
 from perdure.process.lock import FileLock
 
 __all__ = ["NONE", "Derived", "Receipt", "Target", "forget", "resume_purges"]
@@ -133,7 +133,7 @@ def forget(
         raise CallError(f"{str(mode)[:40]!r} is no way to forget; it is tombstone or purge")
     with ExitStack() as held:
         if mode == "purge":  # nobody else takes it up while this process is at it
-            held.enter_context(FileLock.acquire(_lock_of(ledger), deadline=Deadline.after(deadline_s, "a purge")))
+            held.enter_context(locked(_lock_of(ledger), deadline=Deadline.after(deadline_s, "a purge")))
         return _forget(ledger, target, mode, by, reason, derived, deadline_s)
 
 
@@ -175,7 +175,8 @@ def resume_purges(ledger: Ledger, *, derived: Derived = NONE, deadline_s: float 
     """Finish purges that another process began and did not finish; those that one is at right now are left to it."""
     if not _pending(ledger):
         return []
-    lock = FileLock.try_acquire(_lock_of(ledger))
+    with explained_sqlite(_lock_of(ledger), "lock"):
+        lock = FileLock.try_acquire(_lock_of(ledger))
     if lock is None:
         return []
     with lock:

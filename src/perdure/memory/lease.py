@@ -18,7 +18,7 @@ from typing import Final
 from perdure.clock import Deadline
 from perdure.errors import DeadlineExceeded, PerdureError
 from perdure.memory.ledger import Ledger
-from perdure.process.lock import FileLock
+from perdure.memory.whole_files import locked
 
 __all__ = ["LEASE_S", "leased", "renew", "still_held"]
 
@@ -34,7 +34,7 @@ def leased(ledger: Ledger, lock: Path, *, deadline: Deadline) -> Iterator[str]:
     """
     host = socket.gethostname()
     holder = f"{host}/{os.getpid()}/{secrets.token_hex(8)}"
-    with FileLock.acquire(lock, deadline=deadline):
+    with locked(lock, deadline=deadline):
         while not _take(ledger, holder, host):
             if deadline.passed():
                 raise DeadlineExceeded(f"gave up waiting for {deadline.what}, on another machine", missing=["lease"])

@@ -182,11 +182,7 @@ class Ledger:
             count_revisions(self._writer)
         self._turns.take(until)
         try:
-            if self._inode_now() != self._inode:
-                raise BlobMissing(
-                    f"{self.path} was taken away or replaced while it was open; put it back, and open it again",
-                    file=str(self.path),
-                )
+            self.check_there()
             yield self._writer
         finally:
             self._turns.give()
@@ -209,6 +205,14 @@ class Ledger:
             finally:
                 if not synced and not db.closing:
                     db.execute("PRAGMA synchronous = FULL")
+
+    def check_there(self) -> None:
+        """Raise `BlobMissing` where the file was taken away or replaced: this memory reads what nobody else can."""
+        if self._inode_now() != self._inode:
+            raise BlobMissing(
+                f"{self.path} was taken away or replaced while it was open; put it back, and open it again",
+                file=str(self.path),
+            )
 
     def _inode_now(self) -> int:
         try:

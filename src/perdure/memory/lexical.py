@@ -12,17 +12,18 @@ under it. Where segments were rewritten (the *shape* has changed) memory is read
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from perdure.errors import FormatRefused, PerdureError
+from perdure.errors import FormatRefused, PerdureError, StorageError
 from perdure.memory.coherence import Coherence
 from perdure.memory.following import BEGINNING, TABLES, follow, reindex, text_of
 from perdure.memory.index_file import DerivedFile
@@ -37,6 +38,8 @@ from perdure.memory.words import content_terms, terms, words_of
 __all__ = ["Filter", "Found", "LexicalIndex", "words_of"]
 
 T = TypeVar("T")
+
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +96,7 @@ class LexicalIndex:
 
     def catch_up(self) -> None:
         """Take in what was told since the last time."""
-        self._file.robust(lambda db: follow(db, self.ledger))
+        self._file.robust(lambda db: _follow(db, self.ledger))
 
     def make_again(self) -> None:
         """Throw the file away, and take in everything anew."""
@@ -243,7 +246,7 @@ class LexicalIndex:
     def _reading(self, work: Callable[[File, State, int], T], *, follow_first: bool = True) -> T:
         def attempt(db: File) -> T:
             if follow_first:
-                follow(db, self.ledger)
+                _follow(db, self.ledger)
             while True:
                 with _reads(db):
                     generation = db.execute("SELECT value FROM meta WHERE key = 'generation'").fetchone()[0]
@@ -265,6 +268,15 @@ class LexicalIndex:
             self._state = State()  # where reading fails half way, it begins anew
             self._state = _next(db, state if state.inode == inode else State(), inode)
             return self._state
+
+
+def _follow(db: File, ledger: Ledger) -> None:
+    """Take in what is new, as far as it can be written: what is indexed is found all the same."""
+    try:
+        follow(db, ledger)
+    except StorageError as error:
+        if error.errno not in _UNWRITABLE:
+            raise
 
 
 def _next(db: File, old: State, inode: tuple[int, int] | None) -> State:

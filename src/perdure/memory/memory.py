@@ -17,6 +17,7 @@ import msgspec
 from perdure.errors import CallError, PerdureError, StorageError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
+from perdure.memory.authority import by_authority
 from perdure.memory.backup import backup
 from perdure.memory.bonds import with_bonds
 from perdure.memory.consolidate import Consolidator, When
@@ -198,7 +199,8 @@ class Memory:
     ) -> list[Hit]:
         """Return the facts that fit a question best, the best first.
 
-        Those that hold now; with ``as_of`` those that were known and held at that time, with ``history`` all. Only
+        Those that hold now; with ``as_of`` those that were known and held at that time, with ``history`` all. Of two
+        that conflict, the word of the higher authority (see `Role`) comes first. Only
         what ``speaker`` said, what comes from ``source``, what was said from ``since`` up to ``until``, or what stands
         in ``topic``, as far as they are given.
 
@@ -222,7 +224,11 @@ class Memory:
             only=only or None,
             topic=None if topic is None else number_of(topic, "t"),
         )
-        return with_bonds(self._ledger, by_slot(question, hits)[:limit])
+        ranked = by_slot(question, hits)
+        others = {number for hit in ranked for number in hit.conflicts} - {hit.fact.id for hit in ranked}
+        anything = only == Filter() and topic is None and as_of is None  # what was asked for says nothing of whose
+        ranked = by_authority(ranked, self._ledger.facts(others) if anything else {})
+        return with_bonds(self._ledger, ranked[:limit])
 
     def settle(self, *, deadline_s: float = 60.0) -> int:
         """Find what the facts that were told since replace, by rules, and return how many were looked at.

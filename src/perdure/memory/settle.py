@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from perdure.errors import DeadlineExceeded
+from perdure.errors import DeadlineExceeded, StorageError
 from perdure.memory.arrange import Member, Tie, arrange
 from perdure.memory.corrections import Said, corrected, may_correct, may_replace, replaced
 from perdure.memory.dates import validity
@@ -53,8 +53,8 @@ class _New:
 def settle(ledger: Ledger, finder: Finder | None = None, *, limit: int = 1_000_000, deadline_s: float = 60.0) -> int:
     """Settle at most ``limit`` facts that are not, in the order they were told, and return how many were.
 
-    Stops after ``deadline_s``, and at once where another process is writing: what is left stays unsettled, and is
-    found all the same. Each batch is one transaction and one change.
+    Stops after ``deadline_s``, and at once where another process is writing or the disk is full: what is left stays
+    unsettled, and is found all the same. Each batch is one transaction and one change.
     """
     by_s = time.monotonic() + deadline_s
     done = 0
@@ -65,7 +65,7 @@ def settle(ledger: Ledger, finder: Finder | None = None, *, limit: int = 1_000_0
         try:
             with ledger.change(deadline_s=0.0, synced=False) as db:
                 _settle_batch(db, fresh, ledger.wall())
-        except DeadlineExceeded:  # somebody is writing: whoever reads next settles it
+        except (DeadlineExceeded, StorageError):  # somebody is writing, or nobody can: whoever reads next settles it
             break
         done += len(fresh)
         if time.monotonic() >= by_s:

@@ -21,7 +21,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from perdure.errors import BlobCorrupt, CallError, DeadlineExceeded, FormatRefused, PerdureError, StorageError
+from perdure.errors import (
+    BlobCorrupt,
+    BlobMissing,
+    CallError,
+    DeadlineExceeded,
+    FormatRefused,
+    PerdureError,
+    StorageError,
+)
 from perdure.memory.forks import Call, enrol, is_barred
 from perdure.store.refusals import explain as explain_errno
 
@@ -147,8 +155,11 @@ def connect(path: Path, *, busy_s: float) -> File:
 
 
 @contextmanager
-def explained_sqlite(path: Path) -> Iterator[None]:
-    """Let an error of SQLite or of the operating system leave the block as one that says what to do."""
+def explained_sqlite(path: Path, doing: str = "use") -> Iterator[None]:
+    """Let an error of SQLite or of the operating system leave the block as one that says what to do.
+
+    This is for the files of a space: one that is not there was taken away.
+    """
     try:
         yield
     except sqlite3.Error as error:
@@ -156,8 +167,14 @@ def explained_sqlite(path: Path) -> Iterator[None]:
         if told is None:
             raise
         raise told from error
+    except FileNotFoundError as error:
+        gone = error.filename if isinstance(error.filename, str) else str(path)
+        raise BlobMissing(
+            f"cannot {doing} {path}: {gone} was taken away; put the space or a backup of it back, and open it again",
+            file=str(path),
+        ) from error
     except OSError as error:
-        raise explain_errno(error, str(path), "use") from error
+        raise explain_errno(error, str(path), doing) from error
 
 
 def cut_log(db: File, *, until: float) -> None:

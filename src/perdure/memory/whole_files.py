@@ -16,14 +16,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from perdure.clock import Deadline
 from perdure.errors import CallError
-from perdure.memory.sqlite_files import sync_folders
+from perdure.memory.sqlite_files import explained_sqlite, sync_folders
+from perdure.process.lock import FileLock
 from perdure.store.refusals import explained
 
-__all__ = ["publish", "sweep", "sync_file", "temporary_beside", "write_whole"]
+__all__ = ["locked", "publish", "sweep", "sync_file", "temporary_beside", "write_whole"]
 
 _LOCK: Final = ".lock"
 _LOOK_S: Final = 0.02
+
+
+@contextmanager
+def locked(path: Path, *, deadline: Deadline) -> Iterator[None]:
+    """Hold the lock file ``path`` of a space.
+
+    Raises `DeadlineExceeded` where another process does, `StorageFull` or `StorageError` where it cannot be made,
+    `perdure.errors.BlobMissing` where its folder was taken away.
+    """
+    with explained_sqlite(path, "lock"):
+        lock = FileLock.acquire(path, deadline=deadline)
+    with lock:
+        yield
 
 
 @contextmanager

@@ -42,8 +42,12 @@ class FileLock:
             except BaseException:
                 os.close(fd)
                 raise
-            os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            try:
+                os.ftruncate(fd, 0)
+                os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            except BaseException:  # as on a full disk: nobody holds what was not given
+                os.close(fd)
+                raise
             return cls(path, fd)
 
     @classmethod

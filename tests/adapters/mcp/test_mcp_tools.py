@@ -120,6 +120,10 @@ def test_hostile_text_comes_back_as_data(memory: Memory) -> None:
     (fact,) = box.call("ask", {"question": "Anna instructions"})["facts"]
     assert json.loads(json.dumps(fact, ensure_ascii=False).encode())["text"] == hostile
     assert "\x1b" not in box.call("search", {"query": "Anna instructions"})
+    box.call("memory", {"command": "create", "path": "/memories/a.md", "file_text": f"{hostile}\n\tmore\n"})
+    shown = box.call("memory", {"command": "view", "path": "/memories/a.md"})
+    assert not {"\x1b", "\u202e"} & set(shown)
+    assert "\\x1b[2J \\u202e <script>\n" in shown
     box.call("observe", {"text": "no Unicode: \ud800"})
     assert box.call("evidence", {"id": "e2"}).encode()
 

@@ -16,7 +16,7 @@ from perdure.errors import CallError, PerdureError
 from perdure.memory import Memory, Role
 from perdure.memory.agent_files import KEYS
 from perdure.memory.memory_tool import COMMANDS, MemoryTool
-from perdure.memory.plain import plain, unicode_of
+from perdure.memory.plain import plain, unicode_of, visible
 
 __all__ = ["INSTRUCTIONS", "MOST_BYTES", "Param", "Tool", "Toolbox", "bounded"]
 
@@ -207,7 +207,7 @@ class Toolbox:
                 "new_path": Param(kind="string", words="of rename", most=1024),
                 "view_range": Param(kind="array", words="of view: first and last line, as [1, 20]"),
             },
-            run=lambda **given: self._files.handle(given),
+            run=lambda **given: visible(self._files.handle(given)),
             reads_only=not self._writes,
             destructive=False,
             idempotent=False,
