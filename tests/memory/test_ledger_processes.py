@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from perdure.errors import CallError
-from perdure.memory import Memory
+from perdure.memory import Memory, forks
 from perdure.memory.ledger import Ledger
 
 TELLER = """
@@ -214,6 +214,36 @@ def test_forked_children_write_beside_their_parent_and_outlive_it(tmp_path: Path
     assert [each.exitcode for each in crowd] == [0, 0, 0], forked_later
     with Memory(tmp_path) as memory:
         assert memory.status().evidence == 41
+
+
+@pytest.mark.parametrize(("late_s", "patience_s"), [(0.5, 5.0), (0.5, 0.1)], ids=["waited for", "too late"])
+def test_a_child_that_is_late_does_not_write_old_pages_over_new_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, late_s: float, patience_s: float
+) -> None:
+    leave = forks._leave
+
+    def late(*, waited: bool) -> None:
+        time.sleep(late_s)
+        leave(waited=waited)
+
+    monkeypatch.setattr(forks, "_CHILD_S", patience_s)
+    memory = Memory(tmp_path)
+    memory.observe("before")
+    fork = multiprocessing.get_context("fork")
+    if late_s > patience_s:
+        write = os.write
+        monkeypatch.setattr(forks.os, "write", lambda fd, data: time.sleep(late_s) or write(fd, data))
+    else:
+        monkeypatch.setattr(forks, "_leave", late)
+    child = fork.Process(target=Memory.close, args=(memory,))
+    child.start()
+    memory.close()
+    with Memory(tmp_path) as other:
+        forked(other, "later")
+    child.join(20)
+    with Memory(tmp_path) as memory:
+        assert memory.status().evidence == 11
+        assert memory.doctor() == []
 
 
 def test_a_child_holds_locks_of_its_own(tmp_path: Path) -> None:

@@ -237,3 +237,30 @@ def test_what_undo_took_back_is_not_settled_again(tmp_path: Path) -> None:
         memory._ledger.connection().execute("UPDATE fact SET settled = 0")
         memory.settle()
         assert [memory.fact(1).state, memory.fact(2).state] == [State.CURRENT, State.CURRENT]
+
+
+def test_a_statement_in_prose_that_plainly_replaces_another_supersedes_it_with_its_reason(tmp_path: Path) -> None:
+    """Same subject, same attribute, a word that it is otherwise now, and another value of the same form."""
+    with Memory(tmp_path) as memory:
+        memory.observe("exporter listens on 9100, open it in the firewall", speaker="Ola", at="2025-01-01", source="c")
+        memory.observe("lunch at 12:30 as ever", speaker="Ola", at="2025-01-02", source="c")
+        memory.observe("moved the exporter to 9465, the firewall is done", speaker="Ola", at="2025-02-01", source="c")
+        found = states(memory)
+        assert [state for text, state in found.items() if "9100" in text] == ["superseded"]
+        assert [state for text, state in found.items() if "lunch" in text] == ["current"]
+        assert "it tells anew of" in memory.history(1).links[0].reason
+
+
+@pytest.mark.parametrize(
+    "later",
+    [
+        "we might move the exporter to 9465, the firewall would allow it",
+        "has the exporter in the firewall moved to 9465?",
+        "the new scraper listens on 9465 now",
+    ],
+)
+def test_plans_questions_and_other_things_supersede_nothing(tmp_path: Path, later: str) -> None:
+    with Memory(tmp_path) as memory:
+        memory.observe("exporter uses 9100, open it in the firewall", speaker="Ola", at="2025-01-01", source="c")
+        memory.observe(later, speaker="Ola", at="2025-02-01", source="c")
+        assert set(states(memory).values()) == {"current"}

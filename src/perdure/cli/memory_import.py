@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import os
 
 from perdure.cli.memory_flags import add_place, opened
 from perdure.cli.memory_lines import print_json
+from perdure.errors import CallError
 
 __all__ = ["add_parser", "main"]
 
@@ -27,6 +29,8 @@ def main(args: argparse.Namespace) -> int:
     """Take it in."""
     from perdure.memory.plain import plain
 
+    if not os.path.isfile(args.file):
+        raise CallError(f"there is no file {args.file}; give what perdure memory export wrote")
     with opened(args, make=True) as memory:
         done = memory.import_(args.file)
     if args.json:

@@ -6,15 +6,15 @@ put first what holds now of what is asked for (see `resolving`), and mark what i
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Final
 
-from perdure.memory.lexical import words_of
 from perdure.memory.records import Answer, Bond, Fact, Hit, State
 from perdure.memory.resolving import resolved
 from perdure.memory.shelf import Shelf
+from perdure.memory.slots import stem, words_in
+from perdure.memory.words import content_terms, terms
 
 __all__ = ["abstained", "answer_by_rules", "coverage"]
 
@@ -22,9 +22,8 @@ _NOTE: Final = "by rules, without a model: these are facts as they were told, no
 _LEAST_COVERED: Final = 0.4
 """A fact that shares fewer of a question's words is about something else."""
 _OF_THE_BEST: Final = 0.6
-_STEM: Final = 4
-_RUN: Final = re.compile(r"[\u0e00-\u0e7f\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af]{2,}")
-_ASKED_BY_WORDS: Final = "words"
+_BY_WORDS: Final = ("words", "its passage", "its neighbours")
+"""Ways of finding something that do not tell by themselves that it fits."""
 
 
 def answer_by_rules(shelf: Shelf, question: str, hits: Sequence[Hit], *, note: str = "") -> Answer:
@@ -34,6 +33,8 @@ def answer_by_rules(shelf: Shelf, question: str, hits: Sequence[Hit], *, note: s
     more than words. ``note`` is put before what is said of how the answer came about.
     """
     said = f"{note}; {_NOTE}" if note else _NOTE
+    if not content_terms(question):
+        return abstained(question, by="rules", note=said)
     fitting = _fitting(question, hits)
     if not fitting:
         return abstained(question, by="rules", note=said)
@@ -59,43 +60,20 @@ def abstained(question: str, *, by: str, note: str) -> Answer:
 def coverage(question: str, text: str) -> float:
     """The share of the question's words that ``text`` has, in whatever form of the word.
 
-    >>> coverage("Where does Anna live?", "Anna lives in Lisbon."), coverage("Anna's blood type?", "Anna has a cat.")
-    (1.0, 0.25)
+    >>> coverage("Where does Anna live?", "Anna lives in Lisbon."), coverage("Anna's blood?", "Anna has a cat.")
+    (1.0, 0.5)
     """
-    asked = dict.fromkeys(_pieces(words_of(question)))
-    if not asked:
-        return 0.0
-    there = set(_pieces(words_of(text)))
-    stems = {each[:_STEM] for each in there if len(each) >= _STEM}
-    return sum(_in(each, there, stems) for each in asked) / len(asked)
-
-
-def _in(word: str, there: set[str], stems: set[str]) -> bool:
-    """Whether ``word``, or one that begins alike and is about as long, is there."""
-    if word in there:
-        return True
-    if len(word) < _STEM or word.isdigit() or word[:_STEM] not in stems:
-        return False
-    begin = word[: max(_STEM, len(word) - 3)]
-    return any(each.startswith(begin) and abs(len(each) - len(word)) <= 3 for each in there)
-
-
-def _pieces(words: Iterable[str]) -> list[str]:
-    """Words; of scripts that put no spaces between them, each two characters that stand together."""
-    found: list[str] = []
-    for word in words:
-        if _RUN.search(word):
-            found += [word[at : at + 2] for at in range(len(word) - 1)]
-        else:
-            found.append(word)
-    return found
+    asked = set(content_terms(question))
+    there = {*terms(text), *(stem(word) for word in words_in(text))}  # "lives" is of "life" and of "live"
+    return sum(each in there or stem(each) in there for each in asked) / len(asked) if asked else 0.0
 
 
 def _fitting(question: str, hits: Sequence[Hit]) -> list[Hit]:
     covered = [coverage(question, f"{hit.fact.speaker} {hit.fact.text}") for hit in hits]
     best = max(covered, default=0.0)
     enough = max(_LEAST_COVERED if best >= _LEAST_COVERED else 1.0, best * _OF_THE_BEST)
-    return [hit for hit, share in zip(hits, covered, strict=True) if share >= enough or _ASKED_BY_WORDS not in hit.why]
+    ways = [hit.why.split(",")[0] for hit in hits]
+    return [hit for hit, share, way in zip(hits, covered, ways, strict=True) if share >= enough or way not in _BY_WORDS]
 
 
 def _with_conflicts(shelf: Shelf, hits: Sequence[Hit]) -> list[Hit]:

@@ -11,7 +11,7 @@ from typing import Final
 from perdure.memory.stems import stem
 from perdure.memory.wordlists import word_set
 
-__all__ = ["classes_asked", "classes_of", "is_of"]
+__all__ = ["classes_asked", "classes_of", "is_of", "words_of"]
 
 _CLASSES: Final = {
     "colour": (
@@ -181,3 +181,8 @@ def is_of(classes: frozenset[str], stems: set[str], text: str, besides: frozense
     return any(_OF[each] & stems - besides for each in classes if each != "drug") or (
         "drug" in classes and bool(_DRUG.search(text[:1000]))
     )
+
+
+def words_of(classes: frozenset[str], stems: set[str]) -> set[str]:
+    """The words among ``stems`` that are of one of the classes."""
+    return {word for each in classes if each != "drug" for word in _OF[each] & stems}

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 from typing import Final
 
 __all__ = [
     "called_off",
     "given_up",
+    "is_again",
     "is_asked",
     "is_correction",
     "is_denial",
@@ -46,7 +48,8 @@ _CORRECTION: Final = re.compile(
     re.IGNORECASE,
 )
 _MUSING: Final = re.compile(
-    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|(?:i|we|you|they|he|she) could"
+    r"\b(?:might|(?:i|we|you|he|she|they|it|that|this) may|maybe|perhaps|possibly|(?<!best )(?:i|we|you|they|he|she)"
+    r" could"
     r"|would|wouldn't"
     r"|should(?! (?:be|read|say))|if (?!you\b|u\b|any|some|who)|unless|thinking (?:of|about)|thought about"
     r"|consider(?:ing)?|toying|dream(?:s|ed|ing)?|wish|hope|hoping|imagine|tempted|fancy|fantasi[sz]\w+|someday|one day"
@@ -69,6 +72,13 @@ _EVENT: Final = re.compile(
     r"|as of|starting|joined|hired|landed|passed|installed|set up|signed up|enrolled|booked|ordered|delivered"
     r"|dropped|let go"
     r"|put (?:me|us|him|her|it|them)|made me|gone|up to|down to|finished|done with)\b",
+    re.IGNORECASE,
+)
+_AGAIN: Final = re.compile(
+    r"\b(?:again|back (?:to|on|at|in|with|under|where|home|as)|as (?:it|we|i|they) used to|as before|like before"
+    r"|like in the|the old (?:one|way|place)|once more|re-?turned|went back|good old|after all|reverted"
+    r"|revert(?:ing)?|restored|rolled back|switched back|same as (?:before|always|ever)|hello \d{4}|undid|wieder"
+    r"|de nouveau|otra vez)\b",
     re.IGNORECASE,
 )
 _ELSEWHERE: Final = re.compile(
@@ -182,41 +192,55 @@ def called_off(text: str) -> str:
     return found[1] if found else ""
 
 
+@lru_cache(maxsize=8192)
 def is_update(text: str) -> bool:
     """Whether the words say that something is otherwise than before."""
     return bool(_UPDATE.search(text[:1000]))
 
 
+@lru_cache(maxsize=8192)
 def is_correction(text: str) -> bool:
     """Whether the words set right what was said before."""
     return bool(_CORRECTION.search(text[:1000]))
 
 
+@lru_cache(maxsize=8192)
 def is_musing(text: str) -> bool:
     """Whether the words are a wish, a plan, a doubt, or a condition, which replace nothing."""
     return bool(_MUSING.search(text[:1000]))
 
 
+@lru_cache(maxsize=8192)
 def is_elsewhere(text: str) -> bool:
     """Whether the words set what they tell apart from what is spoken of."""
     return bool(_ELSEWHERE.search(text[:1000]))
 
 
+@lru_cache(maxsize=8192)
+def is_again(text: str) -> bool:
+    """Whether the words say that something is as it was before."""
+    return bool(_AGAIN.search(text[:1000]))
+
+
+@lru_cache(maxsize=8192)
 def is_event(text: str) -> bool:
     """Whether the words tell of something that has come about."""
     return bool(_EVENT.search(text[:1000]))
 
 
+@lru_cache(maxsize=8192)
 def is_asked(text: str) -> bool:
     """Whether it is a question."""
     return text.rstrip("\"'\u201d\u2019) ").endswith(("?", "\uff1f", "\u061f"))
 
 
+@lru_cache(maxsize=8192)
 def is_past(text: str) -> bool:
     """Whether the words say how it was before."""
     return bool(_PAST.search(text[:1000]))
 
 
+@lru_cache(maxsize=8192)
 def is_retraction(text: str) -> bool:
     """Whether the words say that something holds no longer."""
     return bool(_RETRACTION.search(text[:1000]))

@@ -19,9 +19,13 @@ from perdure.memory.steps import Journal, add_change, derive, link, move, note, 
 from perdure.memory.topic_store import facts_of, live, remember_routes, weigh
 from perdure.memory.undo import keep_journal
 
-__all__ = ["carry_in"]
+__all__ = ["BY_ID", "carry_in"]
+
+BY_ID: Final = "edit"
+"""The source of an edit of one fact, outside of any document."""
 
 _SUMMARY: Final = 600
+_EDITED: Final = "edited by a person"
 
 
 def carry_in(ledger: Ledger, edits: Edits, *, topic: int | None, source: str, key: str) -> int | None:
@@ -45,8 +49,7 @@ def carry_in(ledger: Ledger, edits: Edits, *, topic: int | None, source: str, ke
         topic = live(db, topic) if topic is not None else None
         derived = {*edits.removed, *edits.moved}
         for old, news in changed:
-            _replace(db, old, news, topic, change, journal)
-            derived |= {old, *news}
+            derived |= _replace(db, old, news, topic, change, journal, on_top=source == BY_ID) | set(news)
         for news in added:
             _make(db, news, topic, journal)
         if topic is not None:
@@ -86,19 +89,40 @@ def _make(db: sqlite3.Connection, news: Sequence[int], topic: int | None, journa
 
 
 def _replace(
-    db: sqlite3.Connection, old: int, news: Sequence[int], topic: int | None, change: int, journal: Journal
-) -> None:
-    """Let new facts stand in the place of an old one, also below what has replaced that one already."""
+    db: sqlite3.Connection,
+    old: int,
+    news: Sequence[int],
+    topic: int | None,
+    change: int,
+    journal: Journal,
+    *,
+    on_top: bool,
+) -> set[int]:
+    """Let new facts stand in the place of an old one, also below what has replaced that one already.
+
+    ``on_top``: but above earlier edits of it. Returns what was replaced.
+    """
     row = db.execute("SELECT topic FROM fact WHERE id = ?", (old,)).fetchone()
     _make(db, news, topic if topic is not None else row[0] if row else None, journal)
-    above = db.execute(
-        "SELECT fact FROM link WHERE other = ? AND kind = 'supersedes' AND undone IS NULL", (old,)
-    ).fetchall()
+    below = {old}
+    above: set[int] = set()
+    edge = [old]
+    while edge:
+        sql = "SELECT fact, reason FROM link WHERE other = ? AND kind = 'supersedes' AND undone IS NULL"
+        for each, reason in db.execute(sql, (edge.pop(),)).fetchall():
+            if each in below or each in news:
+                continue
+            if on_top and reason == _EDITED:
+                below.add(each)
+                edge.append(each)
+            else:
+                above.add(each)
     for new in news:
-        for (each,) in above:
-            if each not in news:
-                link(db, "supersedes", each, new, "it replaced what was edited", change, journal)
-        link(db, "supersedes", new, old, "edited by a person", change, journal)
+        for each in sorted(above - below):
+            link(db, "supersedes", each, new, "it replaced what was edited", change, journal)
+        for each in sorted(below):
+            link(db, "supersedes", new, each, _EDITED, change, journal)
+    return below
 
 
 def _rename(db: sqlite3.Connection, topic: int, edits: Edits, journal: Journal) -> None:

@@ -55,15 +55,22 @@ _FAMILIES: Final = {
         "allergy allergic allergies intolerant reaction rash medication medicine tablet tablets pill pills dose"
         " dosage mg takes prescribed doctor gp inhaler diagnosis condition blood pressure test clinic nurse"
     ),
-    "doctor": ("doctor dr physio physiotherapist dentist therapist gp vet surgeon specialist practice clinic file"),
+    "doctor": (
+        "doctor dr physio physiotherapist dentist therapist gp vet surgeon specialist practice clinic file"
+        " paediatrician pediatrician midwife optician dermatologist checkup"
+    ),
     "diet": (
         "diet eat eats eating vegan vegetarian meat food dinner lunch menu drink drinks drinking coffee tea cup"
-        " breakfast"
+        " breakfast sugar sugars milk oat sweet black espresso latte cappuccino mug bean beans"
     ),
     "food": "bring bringing dish cook make potluck recipe side order ordered menu serve cake",
-    "car": "car drive drives vehicle van truck parked engine lease bike motorbike garage",
-    "pet": "pet pets dog cat puppy kitten breed vet animal rabbit parrot hamster tortoise walk",
-    "phone": "phone number mobile plan carrier contact call text sim",
+    "car": "car drive drives vehicle van truck parked engine lease bike motorbike garage ute pickup"
+    " mileage mpg boot tyres dealer secondhand scrapyard scrap",
+    "pet": (
+        "pet pets dog cat puppy kitten breed vet animal rabbit parrot hamster tortoise walk chicken chickens hen hens"
+        " coop bird birds pullets litter paw leash"
+    ),
+    "phone": "phone number mobile plan carrier contact call text sim pixel iphone galaxy android nokia samsung handset",
     "email": "email mail address inbox write",
     "password": "password code pin wifi passphrase key login",
     "sport": (
@@ -121,6 +128,20 @@ _FAMILIES: Final = {
     "status": "status available still ready down live running working open done finished blocked",
     "client": "client clients customer customers signed agency account",
     "often": "often every once twice week weekly fortnight month monthly daily times frequency",
+    "net": "wifi internet router broadband fibre fiber provider network modem landline",
+    "hike": "mountain mountains climb climbed hike hiked peak summit trek trail hut legs",
+    "run": "run running runs km marathon race pace jog goal 5k 10k miles",
+    "smoke": "smoke smokes smoking cigarette cigarettes vape quit lighter pack",
+    "exercise": "exercise gym fitness workout swim yoga run climbing pilates treadmill lengths squats legs trainer",
+    "relatives": "relatives family aunt uncle cousin cousins grandma grandpa nephew niece in-laws",
+    "on-call": "call oncall pager rota shift paged duty",
+    "goal": "goal target aim plan resolution",
+    "insurance": "insurance insured insurer cover covers policy premium claim",
+    "energy": "electricity power gas supplier tariff meter energy",
+    "course": "course class term semester lecture exam exams credits",
+    "sleep": "sleep asleep bed alarm wake wakes up nap night",
+    "move": "unpacked boxes removal van moved moving keys",
+    "ask": "limit quota rate requests minute calls throttle",
     "hobby": "hobby hobbies free climbing pottery knitting running painting",
 }
 _KIN: Final = word_set(

@@ -3,7 +3,9 @@
 Theory. SQLite notes in the process which locks it holds on a file, and a child inherits the notes but not the locks
 (POSIX). A connection that the child opens beside an inherited one would believe itself protected, and lose what it
 commits when the parent closes. So in the child every inherited connection is closed first, which is harmless while it
-is idle: the child holds no lock of its own, and the locks of the parent make it leave the files as they are. To be
+is idle and the parent has it open still: the child holds no lock of its own, and the locks of the parent make it leave
+the files as they are. (Without them it would carry its log over once more, above what others have written since.) So
+the parent waits for the child to have closed; a child that finds that it did not wait so long closes nothing. To be
 idle, all connections are brought to rest for the moment of the fork: calls that have begun end, transactions end, no
 other begins. What does not come to rest within a second (the thread that forks is in the middle of a change, or a long
 read runs) makes the file one that the child may not open: it is told so.
@@ -15,6 +17,7 @@ import contextlib
 import ctypes
 import gc
 import os
+import select
 import sqlite3
 import threading
 import time
@@ -24,6 +27,7 @@ from typing import Final, Protocol
 __all__ = ["Call", "enrol", "is_barred"]
 
 _REST_S: Final = 1.0
+_CHILD_S: Final = 5.0
 
 
 class Guarded(Protocol):
@@ -44,6 +48,8 @@ _enrolled: weakref.WeakSet[Guarded] = weakref.WeakSet()
 _open = threading.Event()
 _open.set()
 _barred: set[str] = set()
+_forking = threading.Lock()
+_pipe: tuple[int, int] | None = None
 
 
 class Call:
@@ -80,20 +86,49 @@ def is_barred(path: str) -> bool:
 
 
 def _before() -> None:
+    global _pipe
+    _forking.acquire()
     _open.clear()
+    with contextlib.suppress(OSError):  # no descriptor is left: the child finds no pipe, and closes nothing
+        _pipe = os.pipe() if len(_enrolled) else None
     until = time.monotonic() + _REST_S
     while any(map(_is_busy, list(_enrolled))) and time.monotonic() < until:
         time.sleep(1e-4)
 
 
 def _in_parent() -> None:
+    global _pipe
+    if _pipe is not None:
+        reader, writer = _pipe
+        _pipe = None
+        os.close(writer)
+        waiting = select.poll()
+        waiting.register(reader, 0)  # it hangs up when the child has closed its end
+        waiting.poll(_CHILD_S * 1000)
+        os.close(reader)
     _open.set()
+    _forking.release()
 
 
 def _in_child() -> None:
-    global _open
-    _open = threading.Event()
+    global _open, _forking, _pipe
+    _open, _forking = threading.Event(), threading.Lock()
     _open.set()
+    waited = False
+    if _pipe is not None:
+        os.close(_pipe[0])
+        with contextlib.suppress(OSError):
+            waited = bool(os.write(_pipe[1], b"."))
+    try:
+        _leave(waited=waited)
+    finally:
+        if _pipe is not None:
+            os.close(_pipe[1])
+        _pipe = None
+
+
+def _leave(*, waited: bool) -> None:
+    """Close what was inherited, as far as it is idle and the parent waits."""
     inherited = list(_enrolled)
     _enrolled.clear()
     for each in gc.get_objects() if inherited else []:
@@ -101,7 +136,7 @@ def _in_child() -> None:
             with contextlib.suppress(sqlite3.Error):  # of another thread of the parent: nobody reads on
                 each.close()
     for db in inherited:
-        if _is_busy(db):
+        if not waited or _is_busy(db):
             db.abandoned = True
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(db))  # never closed, not even at the end
         else:

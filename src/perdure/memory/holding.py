@@ -7,22 +7,28 @@ holds, seen beside the best other one. It chooses an order; it never marks a fac
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Final
 
 from perdure.memory.ledger import FACTS, Ledger, fact_of
-from perdure.memory.prose import Line, features, later
+from perdure.memory.prose import Line, features
 from perdure.memory.questions import is_named, read
 from perdure.memory.records import Fact, Hit, State
+from perdure.memory.sequels import later
 from perdure.memory.slots import words_in
 from perdure.memory.weights import FILLS, HOLDS
 
-__all__ = ["around", "by_holding"]
+__all__ = ["around", "by_holding", "is_later"]
 
 _MOST: Final = 240
 _SOURCES: Final = 3
-_TELLING: Final = ("words", "words_turn", "family", "family_turn", "kind", "class", "yes_retraction", "by_subject")
-"""Where no statement has any of these, none has to do with the question."""
+_TELLING: Final = ("words", "family", "class")
+"""What a statement that is about what is asked has any of: a word of the question, or one that speaks of the same."""
+_BESIDE: Final = (
+    *("words_turn", "family_turn", "class_turn", "alike", "shape_any", "denies"),
+    *("update_turn", "correction_turn", "retraction_turn", "event_turn", "to_subject"),
+)
+"""What a statement has that goes on with what was said before."""
+_WHOSE: Final = ("names_turn", "by_subject")
 _NEWEST: Final = 2000
 """How many pieces of evidence are looked through for people whom a question names."""
 
@@ -90,6 +96,8 @@ def _spoken(ledger: Ledger, question: str) -> list[tuple[str, int]]:
             first = db.execute("SELECT min(id) FROM fact WHERE evidence = ?", (evidence,)).fetchone()[0]
             if first is not None:
                 found.append((source, first))
+        if len(found) >= _SOURCES:
+            break
     return found
 
 
@@ -104,15 +112,30 @@ def by_holding(question: str, facts: Sequence[Fact]) -> list[Hit]:
     lines = [Line(fact.text, fact.speaker, turns[fact.evidence], fact.role.value) for fact in facts]
     asked = read(question)
     rows = features(asked, lines)
-    if not any(row[name] for row in rows for name in _TELLING):
+    told = [line.turn for line, row in zip(lines, rows, strict=True) if _tells(row) and not row["aide"]]
+    if not told:
         return []
     fills = [sum(weight * row[name] for name, weight in FILLS.items()) for row in rows]
     later(asked, lines, rows, fills)
     scored = [
-        Hit(fact, sum(weight * row[name] for name, weight in HOLDS.items()), "what was said of it last")
-        for fact, row in zip(facts, rows, strict=True)
-        if fact.state is State.CURRENT
+        (sum(weight * row[name] for name, weight in HOLDS.items()), fact)
+        for fact, line, row in zip(facts, lines, rows, strict=True)
+        if fact.state is State.CURRENT and _is_about(row, line.turn >= told[0])
     ]
-    scored.sort(key=lambda hit: -hit.score)
-    low = scored[-1].score - 1 if scored else 0.0
-    return [replace(hit, score=hit.score - low) for hit in scored]
+    scored.sort(key=lambda each: -each[0])
+    low = scored[-1][0] - 1 if scored else 0.0
+    return [Hit(fact, score - low, "what was said of it last") for score, fact in scored]
+
+
+def is_later(one: Fact, other: Fact) -> bool:
+    """Whether a fact was told after another."""
+    return (one.observed_s, one.id) > (other.observed_s, other.id)
+
+
+def _tells(row: dict[str, float]) -> bool:
+    return any(row[name] for name in _TELLING)
+
+
+def _is_about(row: dict[str, float], after: bool) -> bool:
+    """Whether a statement is of what is asked, or of whom, or may go on with one that is (``after`` the first)."""
+    return _tells(row) or any(row[name] for name in _WHOSE) or (after and any(row[name] for name in _BESIDE))

@@ -23,7 +23,7 @@ from perdure.memory.question import Asked, anchors_of, asked
 from perdure.memory.records import Fact, Hit
 from perdure.memory.relations import DONE_BY, PLACES, RELATIONS, STOP, kin
 
-__all__ = ["SURE", "Chain", "follow", "hop_hits"]
+__all__ = ["SURE", "Chain", "best_chain", "follow", "hits_of", "hop_hits"]
 
 SURE: Final = 0.5
 """From this score on a chain of two facts or more without doubts is a better answer than one-hop search."""
@@ -301,14 +301,28 @@ def _steps(thing: Key, mentions: list[Mention]) -> list[_Step]:
 def hop_hits(question: str, finder: Finder, *, doubts: int = 0, deadline_s: float = 0.5) -> list[Hit]:
     """Return the facts of the best chain as hits, the one with the answer first; none where plain search is as good.
 
+    See `best_chain`. ``why`` of the first hit quotes the answer within it.
+    """
+    chain = best_chain(question, finder, doubts=doubts, deadline_s=deadline_s)
+    return hits_of(chain) if chain is not None else []
+
+
+def best_chain(question: str, finder: Finder, *, doubts: int = 0, deadline_s: float = 0.5) -> Chain | None:
+    """Return the best chain, None where plain search is as good.
+
     That is: fewer than two facts, a score below `SURE`, or more than ``doubts`` steps that the question does not ask
-    for in so many words. ``why`` of the first hit quotes the answer within it.
+    for in so many words.
     """
     for chain in follow(question, finder, limit=1, deadline_s=deadline_s):
         if len(chain.facts) > 1 and chain.score >= SURE and chain.doubts <= doubts:
-            last = len(chain.facts)
-            return [
-                Hit(fact, chain.score, f"hop {at} of {last}" + (f": {chain.answer}" if at == last else ""))
-                for at, fact in reversed(list(enumerate(chain.facts, 1)))
-            ]
-    return []
+            return chain
+    return None
+
+
+def hits_of(chain: Chain) -> list[Hit]:
+    """The facts of a chain as hits, the one with the answer first."""
+    last = len(chain.facts)
+    return [
+        Hit(fact, chain.score, f"hop {at} of {last}" + (f": {chain.answer}" if at == last else ""))
+        for at, fact in reversed(list(enumerate(chain.facts, 1)))
+    ]

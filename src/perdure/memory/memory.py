@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime as dt
 import os
 import threading
@@ -11,7 +12,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final, Literal
 
-from perdure.errors import CallError, PerdureError, TryAgain
+from perdure.errors import CallError, PerdureError, StorageError, TryAgain
 from perdure.memory.answers import answer_by_rules
 from perdure.memory.asking import read_and_answer
 from perdure.memory.backup import backup
@@ -20,12 +21,12 @@ from perdure.memory.consolidate import Consolidator, When
 from perdure.memory.doctor import Finding, examine, examine_index
 from perdure.memory.document_edits import Edits
 from perdure.memory.documents import Documents
-from perdure.memory.editing import carry_in
+from perdure.memory.editing import BY_ID, carry_in
 from perdure.memory.exporting import export
 from perdure.memory.forget import Derived, Receipt, Target, forget, resume_purges, selected
 from perdure.memory.fusion import Calibration, Fusion
-from perdure.memory.holding import around, by_holding
-from perdure.memory.hops import hop_hits
+from perdure.memory.holding import around, by_holding, is_later
+from perdure.memory.hops import best_chain, hits_of
 from perdure.memory.importing import Imported, import_
 from perdure.memory.keeping import Consolidation, Keeper
 from perdure.memory.ledger import Ledger
@@ -45,7 +46,7 @@ from perdure.memory.spaces import folder_of, make_folder
 from perdure.memory.told import Told
 from perdure.memory.tools import Tools
 from perdure.memory.topic_store import live, routes, topics_of
-from perdure.memory.undo import change_of, changes, undo
+from perdure.memory.undo import change_of, changes, journal_of, undo
 from perdure.memory.vectors import Vectors
 from perdure.memory.views import History, Status, history, status
 
@@ -201,7 +202,7 @@ class Memory:
             until_s=None if until is None else self._moment_s(until),
             roles=None if role is None else frozenset([Role(role).authority]),
         )
-        self.settle(deadline_s=_PATIENCE_S)
+        self._settled()
         hits = self._searcher.find(
             question,
             limit=max(limit, 15),
@@ -254,25 +255,29 @@ class Memory:
         if reader is not None:
             return read_and_answer(question, self.tools(), reader, hits=limit)
         found = self.search(question, limit=limit)
-        followed = hop_hits(question, IndexFinder(self._ledger, self._index), doubts=1)
-        if followed:
-            known = {hit.fact.id for hit in followed}
-            found = (followed + [hit for hit in found if hit.fact.id not in known])[:limit]
-        elif not is_sure(found):
+        note = ""
+        followed = best_chain(question, IndexFinder(self._ledger, self._index), doubts=1)
+        if followed is not None:
+            hits = hits_of(followed)
+            found = (hits + [hit for hit in found if hit.fact.id not in {each.id for each in followed.facts}])[:limit]
+            note = "" if followed.sure else "put together from several facts, by a step that the question does not name"
+        elif not is_sure(found) or found[0].fact.speaker:
             near = around(self._ledger, question, self.search(question, limit=limit, history=True))
-            found = with_bonds(self._ledger, by_holding(question, near)[:limit]) or found
-        return answer_by_rules(self.tools().shelf, question, found)
+            held = by_holding(question, near)[:limit]
+            if held and (not is_sure(found) or is_later(held[0].fact, found[0].fact)):
+                found = with_bonds(self._ledger, held)
+        return answer_by_rules(self.tools().shelf, question, found, note=note)
 
     def tools(self) -> Tools:
         """Return the tools by which a model or another agent reads this memory; none of them can write."""
-        return Tools(LedgerShelf(self._ledger, self.search))
+        return Tools(LedgerShelf(self._ledger, self.search, settle=self._settled))
 
     def resolve(self, asked: str) -> Hit | None:
         """Return the fact that holds now in a slot, or that answers a question; None where nothing does.
 
         The choice is made by code: the slot that ``asked`` names, as "Ana lives in" or "port", or else that fits it.
         """
-        self.settle(deadline_s=_PATIENCE_S)
+        self._settled()
         for key in keys_named(asked):
             ids = current_of(self._ledger, key)
             if ids:
@@ -321,7 +326,7 @@ class Memory:
         if not text.strip():
             raise CallError("say what holds instead; to have a fact forgotten, use forget")
         edits = Edits(changed=((old.id, text),))
-        number = carry_in(self._ledger, edits, topic=old.topic, source="edit", key=f"edit:{os.urandom(12).hex()}")
+        number = carry_in(self._ledger, edits, topic=old.topic, source=BY_ID, key=f"edit:{os.urandom(12).hex()}")
         assert number is not None
         self._documents.catch_up()
         return self.change(number)
@@ -333,6 +338,10 @@ class Memory:
         """
         with self._ledger.change() as db:
             number = undo(db, number_of(change, "c"), by="human", wall=self._wall)
+            facts = {fact for fact, _, _ in journal_of(db, number).states}
+        back = {each.passage for each in self._ledger.facts(facts).values()}
+        if back:
+            self._index.drop(sorted(back))  # what had been forgotten is found again
         self._documents.catch_up()
         return self.change(number)
 
@@ -362,6 +371,7 @@ class Memory:
     def fact(self, name: str | int) -> Fact:
         """Return a fact by its id. Raises `CallError` where there is none."""
         number = number_of(name, "f")
+        self._settled()
         found = self._ledger.facts([number]).get(number)
         if found is None:
             raise CallError(f"there is no fact f{number} in space {self.space!r}")
@@ -458,8 +468,14 @@ class Memory:
     def _derived(self) -> Derived:
         return Derived(index=self._drop, documents=self._documents.make_again)
 
+    def _settled(self) -> None:
+        """Settle before reading, where that can be: what cannot be written now is told when something is written."""
+        with contextlib.suppress(TryAgain, StorageError):
+            self.settle(deadline_s=_PATIENCE_S)
+
     def status(self) -> Status:
         """Count what there is."""
+        self._settled()
         return status(self._ledger)
 
     def _told(

@@ -7,7 +7,6 @@ whether it is news, whether its words or those beside it are of the question's f
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections import Counter
 from collections.abc import Sequence
@@ -16,23 +15,35 @@ from math import log
 from typing import Final
 
 from perdure.memory.classes import is_of
+from perdure.memory.clauses import (
+    CALENDAR,
+    PLACE,
+    SELF,
+    asked_share,
+    clashes,
+    gives_kind,
+    has_word,
+    is_of_named_other,
+    is_of_others,
+    mused_share,
+    relatedness,
+)
 from perdure.memory.corrections import kinds_in
 from perdure.memory.cues import (
-    is_asked,
+    is_again,
     is_correction,
     is_elsewhere,
     is_event,
-    is_musing,
     is_past,
     is_retraction,
     is_update,
 )
-from perdure.memory.families import families_of, is_kin
-from perdure.memory.questions import SMALL, Question, bare
+from perdure.memory.families import families_of
+from perdure.memory.questions import Question, bare
+from perdure.memory.siblings import has_sibling
 from perdure.memory.slots import folded, stem, words_in
-from perdure.memory.wordlists import word_set
 
-__all__ = ["LATER", "NAMES", "Line", "features", "later"]
+__all__ = ["NAMES", "Line", "features"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,33 +56,22 @@ class Line:
     role: str = "user"
 
 
-_PLACE: Final = re.compile(
-    r"\b(?:in|at|to|from|near|under|behind|on|inside|over|into) (?:the |a |my |our )?[\w\u00c0-\u024f]", re.IGNORECASE
-)
 _MINE: Final = re.compile(
-    r"\bmine\b|^(?:same|me too|lol|ha|haha|same here|noted|ok|cute|wow|congrats|nice|thanks|yes|no)\b", re.IGNORECASE
-)
-_SELF: Final = re.compile(r"\b(?:i|i'm|i've|i'll|i'd|im|my|me|we|we're|we've|our|us)\b", re.IGNORECASE)
-_OTHERS: Final = re.compile(
-    r"(?:(?:so|and|but|well|ok|anyway|took|for|also|btw|oh|now|yes|no|then|at|even|with)[,:]? )*(?:my|his|her"
-    r"|their|our|your|the)(?: [\w'\u2019]+){1,2}|(?:wife|husband|mum|mom|dad|sister|brother)\b",
+    r"\bmine\b|^(?:same|me too|lol|ha|haha|same here|noted|ok|cute|wow|congrats|nice|thanks|thx|yes|no|good (?:morning"
+    r"|night|luck|one)|oh (?:no|dear|wow)|aw+|poor|happy|lucky|well done|brilliant|cool|great|lovely)\b",
     re.IGNORECASE,
 )
 _PRONOUN: Final = re.compile(r"(?:(?:and|so|but|now) )?(?:he|she|they|it|his|her|their)\b", re.IGNORECASE)
-_CLAUSES: Final = re.compile(r"[,;:.!\u2014] |\b(?:because|cause|since) ")
-_PARTS: Final = re.compile(r"[,;:.!\u2014(]\s*|\b(?:and|but|while) ")
 _YOURS: Final = re.compile(r"\b(?:your|yours|you)\b", re.IGNORECASE)
 _THIRD: Final = re.compile(r"(?:(?:and|so|but|now|well),? )*(?:he|she|his|her|they|their)\b", re.IGNORECASE)
-_THEIRS: Final = re.compile(r"\b(?:her|his|their|your) (\w+)", re.IGNORECASE)
-_PLAINLY: Final = re.compile(
-    r"\b(?:might|maybe|perhaps|would love|dream|thinking (?:of|about)|consider(?:ing)?|one day|some ?day"
-    r"|at some point|tempted|wish)\b",
+
+_ANSWERS: Final = re.compile(
+    r"^(?:it'?s|it is|that'?s|make (?:it|that)|says?|should be|it was|now it'?s|so it'?s|so)\b|\bit is\b|\bit'?ll be\b"
+    r"|^\S+(?: \S+)?$|\bso (?:put|use|write|say)\b",
     re.IGNORECASE,
 )
-_CALENDAR: Final = word_set(
-    "monday tuesday wednesday thursday friday saturday sunday january february march april may june july"
-    " august september october november december i ok christmas easter"
-)
+_BUSY: Final = ("words", "family", "kind", "class", "retraction", "update", "correction", "event", "valued")
+"""What a statement has any of that is more than small talk."""
 
 NAMES: Final = (
     "words",
@@ -109,49 +109,17 @@ NAMES: Final = (
     "about",
     "about_kind",
     "about_family",
+    "sibling",
+    "to_subject",
+    "gives",
+    "lacks",
+    "names_lost",
+    "idle",
+    "idle_turn",
+    "third_named",
+    "answers",
 )
 """What tells whether a statement speaks of what is asked."""
-
-LATER: Final = (
-    "fills",
-    "fills_turn",
-    "recent",
-    "recent_about",
-    "later",
-    "later_about",
-    "later_valid",
-    "musing",
-    "musing_turn",
-    "kin",
-    "kin_turn",
-    "elsewhere_turn",
-    "mine",
-    "third",
-    "self",
-    "clash_turn",
-    "event_about",
-    "event_turn",
-    "later_event",
-    "class",
-    "same_class_later",
-    "update_about",
-    "update_turn",
-    "correction",
-    "correction_turn",
-    "retraction_about",
-    "yes_retraction",
-    "later_cue",
-    "alike",
-    "alike_later",
-    "same_kind",
-    "same_kind_later",
-    "same_speaker_later",
-    "by_subject",
-    "aide",
-    "asked",
-    "later_other_words",
-)
-"""What tells, beside that, whether it holds now."""
 
 
 def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]]:
@@ -169,41 +137,54 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
         by_turn.setdefault(line.turn, []).append(at)
     in_order = sorted(by_turn)
     order = {turn: at for at, turn in enumerate(in_order)}
-    known = question.names | {bare(word) for each in speakers for word in words_in(each)} | _CALENDAR
+    entities = question.names - {bare(word) for each in speakers for word in words_in(each)}
+    asked_for = question.words | entities | question.kin
+    known = question.names | {bare(word) for each in speakers for word in words_in(each)} | CALENDAR
+    called = {bare(value) for line in lines for value in kinds_in(line.text).get("name", ())}
     seen: set[str] = set()
     other_one = False
     turn = -1
     own: list[dict[str, float]] = []
     for at, line in enumerate(lines):
         got = kinds_in(line.text)
-        theirs_too = _of_others(line.text, question)
+        theirs_too = is_of_others(line.text, question)
         carried = line.turn == turn and other_one and bool(_PRONOUN.match(line.text))
         other_one, turn = theirs_too or carried, line.turn
         values = {folded(value) for kind, some in got.items() for value in some}
         families = {family for word in stems[at] for family in families_of(word)}
         own.append(
             {
-                "words": sum(weight[word] for word in question.words if _has(word, stems[at])) / whole,
-                "family": sum(_related(word, stems[at], families) for word in question.words)
+                "words": sum(weight[word] for word in question.words if has_word(word, stems[at])) / whole,
+                "family": sum(relatedness(word, stems[at], families) for word in question.words)
                 / (len(question.words) or 1),
-                "kind": float(_gives(question, got, line.text, known)),
+                "kind": float(gives_kind(question, got, line.text, known)),
                 "class": float(is_of(question.classes, stems[at], line.text, question.words)),
                 "event": float(is_event(line.text)),
                 "news": float(bool(values - seen)),
                 "names": float(bool(question.names) and any(bare(w) in question.names for w in words_in(line.text))),
                 "kin": float(theirs_too or carried),
-                "yours": float(bool(_YOURS.search(line.text))),
-                "third": float(bool(_THIRD.match(line.text)) and not _SELF.search(line.text)),
+                "yours": float(line.speaker in subject and bool(_YOURS.search(line.text))),
+                "to_subject": float(
+                    bool(subject) and line.speaker not in subject and bool(_YOURS.search(line.text)) and not theirs_too
+                ),
+                "third": float(
+                    not (question.kin or entities) and bool(_THIRD.match(line.text)) and not SELF.search(line.text)
+                ),
+                "sibling": float(has_sibling(asked_for, stems[at])),
+                "valued": float(bool(got)),
+                "again": float(is_again(line.text)),
+                "third_named": float(is_of_named_other(line.text, question, known, called)),
+                "answers": float(bool(_ANSWERS.search(line.text))),
                 "elsewhere": float(is_elsewhere(line.text)),
-                "clash": float(_clashes(line.text, question)),
-                "musing": _mused(line.text),
-                "asked": _asked(line.text),
+                "clash": float(clashes(line.text, question)),
+                "musing": mused_share(line.text),
+                "asked": asked_share(line.text),
                 "update": float(is_update(line.text)),
                 "correction": float(is_correction(line.text)),
                 "retraction": float(is_retraction(line.text)),
                 "past": float(is_past(line.text)),
-                "self": float(bool(_SELF.search(line.text))),
-                "place": float("place" in question.kinds and bool(_PLACE.search(line.text))),
+                "self": float(bool(SELF.search(line.text))),
+                "place": float("place" in question.kinds and bool(PLACE.search(line.text))),
                 "who": float("who" in question.kinds),
                 "mine": float(bool(_MINE.search(line.text))),
                 "length": min(2.0, log(1 + len(stems[at])) / 2),
@@ -235,9 +216,17 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
             "clash",
             "class",
             "event",
+            "sibling",
+            "again",
         ):
             mine[name + "_turn"] = max(own[other][name] for other in mates)
         mine["words_before"] = mine["before"]
+        mine["idle"] = float(not any(mine[name] for name in _BUSY))
+        mine["gives"] = max(mine["kind"], mine["class"])
+        mine["lacks"] = max(own[other]["kind"] + own[other]["class"] for other in mates) - mine["kind"] - mine["class"]
+        mine["idle_turn"] = float(not any(own[other][name] for other in mates for name in _BUSY))
+        told = {bare(word) for other in mates for word in words_in(lines[other].text)}
+        mine["names_lost"] = sum(name not in told for name in entities) / (len(entities) or 1)
         mine["aide"] = float(line.role == "assistant" or line.speaker == "assistant")
         mine["by_other"] = float(bool(subject) and line.speaker not in subject and not mine["names_turn"])
         mine["yes_retraction"] = float(question.yes) * mine["retraction"]
@@ -248,115 +237,12 @@ def features(question: Question, lines: Sequence[Line]) -> list[dict[str, float]
             and mine["asked"] < 1
             and not mine["aide"]
             and not mine["clash"]
+            and not mine["sibling"]
+            and not mine["third_named"]
         )
-        for name in ("update", "event", "retraction"):
+        for name in ("update", "event", "retraction", "again"):
             mine[name + "_about"] = mine[name] * mine["about"]
         mine["about_kind"] = mine["about"] * mine["kind"]
         mine["about_class"] = mine["about"] * mine["class"]
         mine["about_family"] = mine["about"] * max(mine["family"], mine["family_turn"] * 0.7)
     return own
-
-
-def later(question: Question, lines: Sequence[Line], own: list[dict[str, float]], fills: Sequence[float]) -> None:
-    """Add to the features of each statement what tells whether it holds now, given how well each fills the slot."""
-    stems = [{stem(each) for each in words_in(line.text)} - SMALL - question.words for line in lines]
-    turns: dict[int, set[str]] = {}
-    for at, line in enumerate(lines):
-        turns.setdefault(line.turn, set()).update(stems[at])
-    count = Counter(word for some in turns.values() for word in some)
-    top = max(fills)
-    ordered = sorted(range(len(lines)), key=lambda at: -fills[at])
-    leader = ordered[0]
-    runner = next((at for at in ordered if lines[at].turn != lines[leader].turn), leader)
-    of_turn: dict[int, float] = {}
-    for at, line in enumerate(lines):
-        of_turn[line.turn] = max(fills[at], of_turn.get(line.turn, fills[at]))
-    for at, line in enumerate(lines):
-        mine = own[at]
-        mine["fills"] = fills[at] - top
-        mine["fills_turn"] = of_turn[line.turn] - top
-        best = leader if lines[leader].turn != line.turn else runner
-        after = float(line.turn > lines[best].turn)
-        mine["later"] = after
-        mine["recent_about"] = mine["recent"] * mine["about"]
-        mine["later_about"] = after * mine["about"]
-        mine["later_valid"] = after * float(
-            bool(mine["about"])
-            and not mine["kin_turn"]
-            and mine["musing_turn"] < 1
-            and not mine["clash_turn"]
-            and not mine["elsewhere_turn"]
-        )
-        cue = max(mine["update_turn"], mine["correction_turn"], mine["retraction_turn"])
-        mine["later_cue"] = mine["later_valid"] * cue
-        mine["later_event"] = mine["later_valid"] * mine["event_turn"]
-        mine["same_class_later"] = mine["later_valid"] * mine["class"] * own[best]["class"]
-        alone = line.turn == lines[best].turn  # there is no other to be alike
-        shared = set() if alone else turns[line.turn] & turns[lines[best].turn]
-        mine["alike"] = min(1.0, sum(1 / (count[word] - 1) for word in shared) / 2)
-        mine["alike_later"] = mine["alike"] * after
-        kinds = set(kinds_in(line.text)) & set(kinds_in(lines[best].text)) - {"number"}
-        mine["same_kind"] = float(bool(kinds))
-        mine["same_kind_later"] = mine["same_kind"] * mine["later_valid"]
-        mine["same_speaker_later"] = after * float(line.speaker == lines[best].speaker)
-        mine["later_other_words"] = after * max(0.0, own[best]["words"] - mine["words_turn"])
-
-
-def _has(word: str, stems: set[str]) -> bool:
-    return word in stems or (len(word) > 4 and any(each[:5] == word[:5] for each in stems))
-
-
-def _related(word: str, stems: set[str], families: set[str]) -> float:
-    return 1.0 if _has(word, stems) else 0.7 if families_of(word) & families else 0.0
-
-
-def _gives(question: Question, got: dict[str, set[str]], text: str, known: frozenset[str]) -> bool:
-    """Whether a statement has a value of the kind that is asked for, and not only one that the question names."""
-    for kind in question.kinds:
-        some = got.get("name" if kind == "place" else kind, set())
-        if kind == "place" and not _PLACE.search(text):
-            continue
-        if any(bare(value) not in known for value in some):
-            return True
-    return False
-
-
-def _of_others(text: str, question: Question) -> bool:
-    """Whether a clause is about somebody of the speaker's whom the question does not ask about."""
-    inner = _THEIRS.search(text[:600])
-    if inner and is_kin(inner[1]) and stem(inner[1]) not in question.kin and not _SELF.search(text):
-        return True
-    for clause in _PARTS.split(text[:600]):
-        found = _OTHERS.match(clause)
-        if found and any(is_kin(word) and stem(word) not in question.kin for word in words_in(found[0])):
-            return not _SELF.search(text.replace(found[0], ""))
-    return False
-
-
-def _clashes(text: str, question: Question) -> bool:
-    """Whether a statement speaks of another one of what the question asks about: "the red door" for "the front"
-    " door"."""
-    words = [stem(each) for each in words_in(text)]
-    return any(
-        word in question.heads
-        and before not in question.words
-        and before not in SMALL
-        and len(before) > 2
-        and not families_of(before) & question.families
-        for before, word in itertools.pairwise(words)
-    )
-
-
-def _asked(text: str) -> float:
-    """1 for a question, less where it only ends in one."""
-    if not is_asked(text):
-        return 0.0
-    return 0.3 if len(_CLAUSES.split(text)[0].split()) >= 4 and len(_CLAUSES.split(text)) > 1 else 1.0
-
-
-def _mused(text: str) -> float:
-    """1 for a wish, a plan or a doubt, less where the words that tell so come after the first clause."""
-    if not is_musing(text):
-        return 0.0
-    first = _CLAUSES.split(text, maxsplit=1)[0]
-    return 1.0 if _PLAINLY.search(text) or is_musing(first) or len(first.split()) < 4 else 0.4

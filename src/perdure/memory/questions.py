@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Final
 
@@ -36,7 +37,7 @@ SMALL: Final = frozenset(
         "a an the is are was were be been am do does did of in at to by for from with as on and or what which who"
         " whom whose where when how why that this it its s he she they his her their i my you your me we our us"
         " current currently now there still latest according kind type many much will would have has had take"
-        " takes use uses go goes get gets up out any some not so but if can"
+        " takes use uses go goes get gets up out any some not so but if can user users assistant"
     )
 )
 _ASKS: Final = (
@@ -67,6 +68,7 @@ def read(question: str) -> Question:
     names = {
         bare(each) for at, each in enumerate(tokens) if at and not each.islower() and not each.isdigit() and each != "I"
     }
+    tokens += [part for each in tokens if "-" in each and each.islower() for part in each.split("-")]
     stems = {stem(each) for each in tokens if bare(each) not in names}
     words = frozenset(stems - SMALL)
     kinds = frozenset(kind for kind, pattern in _ASK if pattern.search(question))
@@ -75,7 +77,9 @@ def read(question: str) -> Question:
     families = frozenset(family for each in stems for family in families_of(each))
     kin = frozenset(stem(each) for each in tokens if is_kin(each))
     ordered = [stem(each) for each in tokens]
-    heads = frozenset(word for before, word in pairwise(ordered) if word in words and before in words)
+    heads = frozenset(
+        word for before, word in pairwise(ordered) if word in words and (before in words or before in names)
+    )
     return Question(
         words,
         frozenset(names),
@@ -94,6 +98,7 @@ def is_named(word: str, question: Question) -> bool:
     return bare(word) in question.names
 
 
+@lru_cache(maxsize=65536)
 def bare(word: str) -> str:
     """A word without case, marks and the ending of a possessive."""
     return re.sub(r"(?:'s|\u2019s|'|\u2019)$", "", folded(word))

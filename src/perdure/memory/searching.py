@@ -176,7 +176,7 @@ class Searcher:
         if fact.state is State.DUPLICATE and not view.history:
             return self._followed(hit, Bond.DUPLICATES, view)
         by = self._after(fact.id, view)
-        if view.history or not by:
+        if view.history or (not by and view.as_of_s is not None):
             return [replace(hit, by=tuple(by))]
         return self._followed(hit, Bond.SUPERSEDES, view)
 
@@ -204,11 +204,11 @@ class Searcher:
                 ids = self._after(fact.id, view) if fact.state is State.SUPERSEDED else []
             known = [each for each in self.ledger.facts(set(ids) - seen).values() if each.state is not State.FORGOTTEN]
             seen.update(ids)
-            if known:
-                open_ += known
-            elif fact.id != hit.fact.id or not ids:
+            open_ += known
+            if not ids:
                 ends.append(fact)
         why = "what it replaces" if bond is Bond.SUPERSEDES else "what repeats it"
+        ends = [fact for fact in ends if view.as_of_s is not None or fact.state is State.CURRENT]
         return [hit if fact.id == hit.fact.id else Hit(fact, hit.score, f"{why}: {hit.fact.name}") for fact in ends]
 
     def _with_conflicts(self, hits: list[Hit]) -> list[Hit]:

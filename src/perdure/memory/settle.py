@@ -15,7 +15,7 @@ from typing import Final, Protocol
 
 from perdure.errors import DeadlineExceeded
 from perdure.memory.arrange import Member, Tie, arrange
-from perdure.memory.corrections import Said, corrected, may_correct
+from perdure.memory.corrections import Said, corrected, may_correct, may_replace, replaced
 from perdure.memory.dates import validity
 from perdure.memory.ledger import Ledger
 from perdure.memory.records import Bond, Role, State
@@ -134,9 +134,12 @@ def _settle_batch(db: sqlite3.Connection, fresh: list[_New], now_s: float) -> No
             wanted += ties
             seen.update(found)
     for each in fresh:
-        if not may_correct(each.text):
-            continue
-        target = corrected(Said(each.fact, each.text, each.observed_s, each.role.authority), _before(db, each))
+        said = Said(each.fact, each.text, each.observed_s, each.role.authority)
+        target = None
+        if may_correct(each.text):
+            target = corrected(said, _before(db, each))
+        if target is None and may_replace(each.text):
+            target = replaced(said, _before(db, each))
         if target is not None and states.get(target[0], State.CURRENT) is State.CURRENT:
             wanted.append(Tie(Bond.SUPERSEDES, each.fact, target[0], target[1]))
     if wanted or seen:
@@ -213,7 +216,8 @@ def _write(
                 found[(kind, fact, other)] = number
             else:
                 fixed.update((fact,) if kind == Bond.DUPLICATES else (other,))
-    kept = [tie for tie in wanted if not _taken_back(db, tie)]
+    against = known - set(found)  # what a person or a plan has decided the other way round stays so
+    kept = [tie for tie in wanted if (tie.kind.value, tie.other, tie.fact) not in against and not _taken_back(db, tie)]
     fixed.update(tie.fact if tie.kind is Bond.DUPLICATES else tie.other for tie in set(wanted) - set(kept))
     needed = {(tie.kind.value, tie.fact, tie.other): tie for tie in kept}
     stale = [number for link, number in found.items() if link not in needed and link[1] in seen and link[2] in seen]

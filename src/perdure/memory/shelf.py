@@ -83,11 +83,12 @@ class Shelf(Protocol):
 
 
 class LedgerShelf:
-    """The shelf of a ledger."""
+    """The shelf of a ledger. ``settle`` is called before anything is read that says how facts stand."""
 
-    def __init__(self, ledger: Ledger, search: Search) -> None:
+    def __init__(self, ledger: Ledger, search: Search, settle: Callable[[], object] = lambda: None) -> None:
         self._ledger = ledger
         self._search = search
+        self._settle = settle
 
     def search(self, question: str, *, limit: int, history: bool) -> Sequence[Hit]:
         """As `Shelf.search`."""
@@ -96,12 +97,14 @@ class LedgerShelf:
 
     def facts(self, ids: Iterable[int]) -> dict[int, Fact]:
         """As `Shelf.facts`."""
+        self._settle()
         return {each: fact for each, fact in self._ledger.facts(ids).items() if fact.state is not State.FORGOTTEN}
 
     def facts_between(
         self, since_s: float, before_s: float, *, topic: int | None, after: int, limit: int
     ) -> list[Fact]:
         """As `Shelf.facts_between`."""
+        self._settle()
         conditions = ["f.text IS NOT NULL", "f.state != 'forgotten'", "e.observed_s >= ?", "e.observed_s < ?"]
         values: list[Any] = [since_s, before_s]
         if topic is not None:

@@ -34,7 +34,7 @@ def change_of(db: sqlite3.Connection, number: int) -> Change:
     """Return a change. Raises `CallError` where there is none."""
     row = db.execute(f"SELECT {_FIELDS} FROM change WHERE id = ?", (number,)).fetchone()
     if row is None:
-        raise CallError(f"there is no change c{number}; list them with changes")
+        raise CallError(f"there is no change c{number}; Memory.changes, or perdure memory undo, lists them")
     return Change(*row)
 
 

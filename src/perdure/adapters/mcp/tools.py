@@ -32,6 +32,9 @@ MOST_BYTES: Final = 48_000
 _MOST_TEXT: Final = 2_000
 
 
+_FACTS_NAMED: Final = 20
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Param:
     """One argument: ``kind`` is string, integer or boolean."""
@@ -176,6 +179,9 @@ class Toolbox:
             raise CallError(f"keys that begin with {KEYS} are the memory tool's; give another")
         done = self._memory.observe(text, source=source, at=at, speaker=speaker, role=Role(role), key=key)
         found: dict[str, Any] = plain(done)
+        if len(done.facts) > _FACTS_NAMED:  # of a long text, a reader finds the others by its evidence
+            found["facts"] = found["facts"][:_FACTS_NAMED]
+            found["facts_in_all"] = len(done.facts)
         return found
 
     def _memory_tool(self) -> Tool:
