@@ -16,7 +16,11 @@ __all__ = ["Member", "Tie", "arrange"]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A fact in a slot. ``since`` is the time it speaks of, ``observed`` when it was told, both in seconds."""
+    """A fact in a slot. ``since`` is the time it speaks of, ``observed`` when it was told, both in seconds.
+
+    It replaces only values that share one of its ``kinds`` and tell something else, unless it is ``loose``, and the one
+    that it says it stands ``instead`` of.
+    """
 
     fact: int
     value: str
@@ -25,6 +29,9 @@ class Member:
     authority: int
     single: bool
     how: str = "says"
+    kinds: frozenset[str] = frozenset()
+    loose: bool = True
+    instead: str = ""
 
     @property
     def order(self) -> tuple[float, float, int]:
@@ -60,6 +67,8 @@ def arrange(members: Iterable[Member]) -> tuple[dict[int, State], list[Tie]]:
         if each.how == "not":
             holders = _ended(each, holders, states, ties, "it is told to hold no longer")
             continue
+        if each.instead:
+            holders = _ended(replace(each, value=each.instead), holders, states, ties, "it says that it replaces it")
         same = next((at for at, holder in enumerate(holders) if holder.value == each.value), None)
         if same is not None:
             states[each.fact] = State.DUPLICATE
@@ -70,7 +79,7 @@ def arrange(members: Iterable[Member]) -> tuple[dict[int, State], list[Tie]]:
         if each.single:
             kept: list[Member] = []
             for holder in holders:
-                if holder.value == each.value:
+                if holder.value == each.value or not _comparable(each, holder):
                     kept.append(holder)
                 elif holder.authority > each.authority:
                     ties.append(Tie(Bond.CONFLICTS, each.fact, holder.fact, "it says otherwise with less authority"))
@@ -85,11 +94,19 @@ def arrange(members: Iterable[Member]) -> tuple[dict[int, State], list[Tie]]:
     return states, ties
 
 
+def _comparable(new: Member, old: Member) -> bool:
+    """Whether two values exclude each other: they are of one kind, and none only tells the other more fully."""
+    if new.loose:
+        return True
+    words, others = set(new.value.split()), set(old.value.split())
+    return bool(new.kinds & old.kinds) and not (words <= others or others <= words)
+
+
 def _ended(each: Member, holders: list[Member], states: dict[int, State], ties: list[Tie], reason: str) -> list[Member]:
     """The holders that are left when what one of them says has ended."""
     kept: list[Member] = []
     for holder in holders:
-        if holder.value != each.value:
+        if holder.value != each.value and (each.value or not each.kinds & holder.kinds):
             kept.append(holder)
         elif holder.authority > each.authority:
             ties.append(Tie(Bond.CONFLICTS, each.fact, holder.fact, reason + ", with less authority"))

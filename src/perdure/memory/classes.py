@@ -8,10 +8,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from perdure.memory.slots import stem
+from perdure.memory.stems import stem
 from perdure.memory.wordlists import word_set
 
-__all__ = ["classes_asked", "is_of", "words_of"]
+__all__ = ["classes_asked", "classes_of", "is_of", "words_of"]
 
 _CLASSES: Final = {
     "colour": (
@@ -87,7 +87,12 @@ _CLASSES: Final = {
         " barber tailor cleaner guard officer firefighter paramedic pharmacist physiotherapist therapist"
         " psychologist scientist researcher chemist biologist geologist manager director head chief lead supervisor"
         " foreman consultant recruiter secretary assistant apprentice trainee intern postman builder surveyor"
-        " producer conductor coach trainer principal deputy captain partner associate senior junior",
+        " producer conductor coach trainer principal deputy captain partner associate senior junior"
+        " electrician mason decorator policeman policewoman policeofficer cashier salesman saleswoman banker broker"
+        " optician optometrist technician beautician politician mathematician physician radiologist cardiologist"
+        " economist physicist astronomer historian dietitian nutritionist singer dancer composer painter sculptor"
+        " author novelist poet blogger soldier firefighter fireman plasterer bricklayer bartender gardener janitor"
+        " nanny childminder detective diplomat professor bookkeeper auditor receptionist tester administrator",
     ),
     "field": (
         "study studies studying major majoring degree course subject",
@@ -140,6 +145,9 @@ _CLASSES: Final = {
 }
 _OF: Final = {name: frozenset(stem(each) for each in values.split()) for name, (_, values) in _CLASSES.items()}
 _ASKED: Final = {name: frozenset(stem(each) for each in asks.split()) for name, (asks, _) in _CLASSES.items()}
+_CLASSES_OF: Final = {
+    each: frozenset(name for name, words in _OF.items() if each in words) for each in frozenset().union(*_OF.values())
+}
 _DRUG: Final = re.compile(
     r"\b[a-z]{3,}(?:cillin|mycin|statin|pril|sartan|olol|dipine|zepam|zolam|oxetine|traline|idone|apine|formin"
     r"|gliptin|prazole"
@@ -157,6 +165,15 @@ def classes_asked(stems: frozenset[str] | set[str]) -> frozenset[str]:
     """Return the classes that a question of these words asks for."""
     found = {name for name, asks in _ASKED.items() if asks & stems}
     return frozenset(found | ({"drug"} if _DRUG_ASKED & stems else set()))
+
+
+def classes_of(word: str) -> frozenset[str]:
+    """Return the classes that a word belongs to.
+
+    >>> classes_of("plumbers")
+    frozenset({'job'})
+    """
+    return _CLASSES_OF.get(stem(word), frozenset())
 
 
 def is_of(classes: frozenset[str], stems: set[str], text: str, besides: frozenset[str]) -> bool:

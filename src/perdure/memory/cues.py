@@ -7,15 +7,21 @@ from functools import lru_cache
 from typing import Final
 
 __all__ = [
+    "called_off",
+    "given_up",
     "is_again",
     "is_asked",
     "is_correction",
+    "is_denial",
     "is_elsewhere",
     "is_event",
     "is_musing",
     "is_past",
     "is_retraction",
     "is_update",
+    "moved_to",
+    "plainly",
+    "put_off",
 ]
 
 _UPDATE: Final = re.compile(
@@ -98,6 +104,92 @@ _RETRACTION: Final = re.compile(
     r"|won't|isn't|forget (?:what|that|about)|never mind|nicht mehr|ya no|ne .{1,30}? plus)\b",
     re.IGNORECASE,
 )
+
+
+_OPENING: Final = re.compile(
+    r"^\s*(?:actually|sorry|update|correction|news|oh|well|btw|by the way|fyi|hey)\b[,:!.]?\s+(?=\w)", re.IGNORECASE
+)
+_CLOSING: Final = re.compile(
+    r",?\s+(?:from now on|these days|nowadays|at the moment|at present|from today(?: on)?|instead)(?=\s*[.!]*\s*$)",
+    re.IGNORECASE,
+)
+_DENIAL: Final = re.compile(r"\b(?:is|are|am) not\b(?! (?:only|just|yet|even|always|merely|quite))", re.IGNORECASE)
+_GIVEN_UP: Final = re.compile(
+    r"^(\S+ \S+ \S.{0,200}?),? (?:instead of|rather than|(?:and )?no longer) (\S.{0,60}?)[.!]*\s*$", re.IGNORECASE
+)
+_MOVED: Final = re.compile(
+    r"^((?:I|My \w+|[A-Z][\w-]+(?: [A-Z][\w-]+)?))(?:['\u2019]ve| have| has)?(?: just| recently| now)? moved to"
+    r" ((?:\d\S* )?[A-Z][\w-]*(?: [A-Z][\w-]*){0,3})(?:, [A-Z][\w-]*)?"
+    r"(?: (?:last|this) (?:week|weekend|month)| yesterday| today| recently| now| on [A-Z]\w+day)?\s*[.!]*\s*$"
+)
+_PUT_OFF: Final = re.compile(
+    r"^((?:The|My|Our)\b(?:(?! is | has | was | not ).){1,80}?) (?:has(?: now)? been|have been|was|is(?: now)?|got)"
+    r" (?:moved|pushed(?: back)?|postponed|rescheduled|shifted|brought forward|changed|extended) to"
+    r" (\S[^,;]{0,40}?)[.!]*\s*$"
+)
+_CALLED_OFF: Final = re.compile(
+    r"^((?:The|My|Our)\b(?:(?! is | has | was | not ).){1,80}?) (?:has(?: now)? been|was|is(?: now)?|got)"
+    r" (?:cancell?ed|called off)[.!]*\s*$"
+)
+
+
+def plainly(text: str) -> str:
+    """A statement without the words that only open or close it, and without short forms of "am not" and "I am".
+
+    >>> plainly("Actually, my favourite colour is blue from now on.")
+    'My favourite colour is blue.'
+    """
+    text = re.sub(r"\bI['\u2019]m\b", "I am", text[:1000])
+    text = re.sub(r"\b(is|are)n['\u2019]t\b", r"\1 not", text)
+    opening = _OPENING.match(text)
+    if opening:
+        text = text[opening.end()].upper() + text[opening.end() + 1 :]
+    return _CLOSING.sub("", text)
+
+
+def is_denial(text: str) -> bool:
+    """Whether the words say that something is not so."""
+    return bool(_DENIAL.search(text[:1000]))
+
+
+def given_up(text: str) -> tuple[str, str]:
+    """The statement without what it says that it replaces, and that: "I play chess instead of tennis".
+
+    >>> given_up("I play chess instead of tennis.")
+    ('I play chess', 'tennis')
+    """
+    found = _GIVEN_UP.match(text[:400])
+    return (found[1], found[2]) if found else (text, "")
+
+
+def moved_to(text: str) -> tuple[str, str] | None:
+    """Who moved where, where the words tell nothing else.
+
+    >>> moved_to("Clara moved to Vienna last week."), moved_to("Clara moved to Vienna as a child.")
+    (('Clara', 'Vienna'), None)
+    """
+    found = _MOVED.match(text[:400])
+    return (found[1], found[2]) if found else None
+
+
+def put_off(text: str) -> tuple[str, str] | None:
+    """What is put off, and until when.
+
+    >>> put_off("The deadline has been pushed to March 10.")
+    ('The deadline', 'March 10')
+    """
+    found = _PUT_OFF.match(text[:400])
+    return (found[1], found[2]) if found else None
+
+
+def called_off(text: str) -> str:
+    """What is called off, or nothing.
+
+    >>> called_off("The meeting with the bank is cancelled.")
+    'The meeting with the bank'
+    """
+    found = _CALLED_OFF.match(text[:400])
+    return found[1] if found else ""
 
 
 @lru_cache(maxsize=8192)

@@ -162,7 +162,9 @@ def _members(db: sqlite3.Connection, key: str) -> list[Member]:
         slot = next((each for each in _slots(text, speaker, source) if each.key == key), None)
         if slot is not None:
             spoken = _seconds(since, observed_s) if since else observed_s
-            found.append(Member(fact, slot.value, spoken, observed_s, role_of(role).authority, slot.single, slot.how))
+            rank = role_of(role).authority
+            told = (slot.single, slot.how, slot.kinds, slot.loose, slot.instead)
+            found.append(Member(fact, slot.value, spoken, observed_s, rank, *told))
     return found
 
 

@@ -3,19 +3,31 @@
 "3. The capital of Japan is Tokyo" fills ``the capital of japan is`` with ``tokyo``. The cut lies before the last name
 or value of the statement; a name is a run of capitalised words and the small words between them, a value the words
 after the last function word. "I" and "my" are the speaker. Numbered statements are a series, in which what is said of
-a slot later replaces what was said before; elsewhere only slots that can hold one value at a time work so.
+a slot later replaces what was said before; elsewhere only slots that can hold one value at a time work so, and
+only between values of one general kind (`kinds`).
 """
 
 from __future__ import annotations
 
-import functools
 import re
-import unicodedata
-from dataclasses import dataclass
-from functools import lru_cache
+from dataclasses import dataclass, field
 from typing import Final
 
-from perdure.memory.cues import is_asked, is_musing, is_past, is_retraction, is_update
+from perdure.memory.cues import (
+    called_off,
+    given_up,
+    is_asked,
+    is_denial,
+    is_musing,
+    is_past,
+    is_retraction,
+    is_update,
+    moved_to,
+    plainly,
+    put_off,
+)
+from perdure.memory.kinds import kinds_of, may_be_place
+from perdure.memory.stems import folded, stem
 from perdure.memory.wordlists import word_set
 
 __all__ = ["Slot", "folded", "keys_named", "slots_of", "stem", "words_in"]
@@ -26,23 +38,29 @@ class Slot:
     """A slot and what a statement puts there.
 
     ``single`` says that it holds one value at a time; ``how`` is ``says``, ``was`` (it was so before), ``not`` (it is
-    so no longer).
+    so no longer; without a value, no value of these kinds is). ``instead`` is the value that it says it replaces.
+    ``loose`` slots, of a series or a label, hold values of any kind.
     """
 
     key: str
     value: str
     single: bool
     how: str = "says"
+    kinds: frozenset[str] = field(default=frozenset(), repr=False)
+    loose: bool = field(default=False, repr=False)
+    instead: str = field(default="", repr=False)
 
 
-_TOKEN: Final = re.compile(r"[^\W_]+(?:[.'\u2019_-](?=[^\W_])[^\W_]+)*|[&=]")
+_TOKEN: Final = re.compile(
+    r"[\w.+-]+@[\w-]+(?:\.[\w-]+)+|\w+://[^\s,;]*[\w/]|\b\d{1,2}:\d\d\b|[^\W_]+(?:[.'\u2019_-](?=[^\W_])[^\W_]+)*|[&=]"
+)
 _SERIAL: Final = re.compile(r"\s*(?:[-*]\s+)?(?:fact\s*|no\.?\s*)?[#\[(]?\d{1,9}[\])]?[.):]?\s+", re.IGNORECASE)
 _LABEL: Final = re.compile(
     r"\s*(?:[-*]\s+)?[\"'`]?(\w[\w .\-/]{0,58}\w|\w)[\"'`]?\s*(=|:)\s+(?=\S)|\s*(\w[\w.\-/]{0,58})=(?=[^\s=])"
 )
 _CLAUSE: Final = re.compile(r"[;\u2014]|,\s(?!\d)|\.\.\.|\s-\s(?=[a-z])")
 _FUNCTION: Final = word_set(
-    "is are was were be been of in at to by for from with as on the a an named called into under near that has"
+    "is are am was were be been of in at to by for from with as on the a an named called into under near that has"
     " have had than about"
 )
 _WITHIN_NAMES: Final = word_set(
@@ -52,52 +70,26 @@ _WITHIN_NAMES: Final = word_set(
 _ADVERBS: Final = word_set("now currently actually still also just already again really presently today both")
 _AS_THIRD: Final = {"am": "is", "are": "is", "was": "is", "were": "is", "have": "has", "had": "has", "m": "is"}
 _MANY: Final = word_set(
-    "speak like love enjoy hate have has own owns know visit visited read watch play allergic member friend"
-    " child brother sister language hobby pet medication client tool need want eat bought see met collect"
+    "speak like love enjoy hate have has own owns know visit visited read watch watched play allergic member"
+    " language hobby pet medication client tool need want eat ate drank bought see saw seen met collect"
     " support follow use uses include includes contain contains climbed been"
+)
+_KIN: Final = word_set(
+    "friend child brother sister son daughter cat dog colleague coworker cousin uncle aunt nephew niece"
+    " neighbour neighbor"
+    " grandson granddaughter horse rabbit roommate flatmate student teammate"
+)
+_ROLES: Final = word_set(
+    "number address email e-mail mail password passphrase pin code username boss manager job phone"
+    " employer landlord title"
+)
+_WEEKLY: Final = word_set(
+    "class lesson training practice course shift lecture seminar choir rehearsal bin market match"
 )
 _ONE: Final = word_set(
     "live lives reside resides work works employed married engaged born located based headquartered named"
     " called costs cost weighs opens closes starts begins ends due scheduled owned led chaired run managed"
 )
-
-
-def folded(word: str) -> str:
-    """Return a word without case and marks.
-
-    >>> folded("Zürich")
-    'zurich'
-    """
-    if word.isascii():
-        return word.lower()
-    parts = unicodedata.normalize("NFKD", word.casefold())
-    return "".join(each for each in parts if not unicodedata.combining(each))
-
-
-@lru_cache(maxsize=65536)
-@functools.lru_cache(1 << 16)
-def stem(word: str) -> str:
-    """Return the part of an English word that its forms share, roughly.
-
-    >>> [stem(each) for each in ("lives", "living", "lived", "cities", "city", "bus")]
-    ['liv', 'liv', 'liv', 'citi', 'citi', 'bus']
-    """
-    word = folded(word)
-    if len(word) > 4 and word.endswith(("'s", "\u2019s")):
-        word = word[:-2]
-    if len(word) < 4 or not word.isalpha():
-        return word
-    for ending in ("ingly", "ings", "ing", "edly", "ies", "ed", "es", "s", "ly"):
-        if word.endswith(ending) and len(word) - len(ending) >= 3 and not word.endswith("ss"):
-            word = word[: -len(ending)] + ("i" if ending == "ies" else "")
-            break
-    if word.endswith("e") and len(word) > 3:
-        word = word[:-1]
-    if word.endswith("y") and len(word) > 3:
-        word = word[:-1] + "i"
-    if len(word) > 4 and word[-1] == word[-2] and word[-1] not in "ls":
-        word = word[:-1]
-    return word
 
 
 def words_in(text: str) -> list[str]:
@@ -123,9 +115,14 @@ def slots_of(text: str, *, speaker: str = "", source: str = "") -> list[Slot]:
         return [found] if found else []
     if not serial and (is_asked(body) or is_musing(body)):
         return []
-    how = "says"
+    how, instead, update = "says", "", not serial and is_update(body)
     if not serial:
-        how = "was" if is_past(body) else "not" if is_retraction(body) else "says"
+        body, instead = given_up(plainly(body))
+        told = [] if is_past(body) else _news(body, speaker)
+        if told:
+            return told
+        ends = is_retraction(body) or is_denial(body)
+        how = "was" if is_past(body) else "not" if ends else "says"
         body = _CLAUSE.split(body, maxsplit=1)[0]
     if how == "was":
         body = re.sub(r"\bused to\b", "", body, flags=re.IGNORECASE)
@@ -146,8 +143,53 @@ def slots_of(text: str, *, speaker: str = "", source: str = "") -> list[Slot]:
     value = " ".join(folded(each) for each in words[split:] if folded(each) not in _ADVERBS)
     if not value:
         return []
+    article = folded(words[split - 1])
+    kinds = kinds_of(
+        [each for each in words[split:] if folded(each) not in _ADVERBS],
+        article="a" if article in ("a", "an") else article if article == "the" else "",
+        key=left,
+    )
+    if update and "new" in left and _ROLE_STEMS & set(left):
+        left.remove("new")
     key = " ".join(left)[:240]
-    return [Slot(key, value, bool(serial) or _single(left) or is_update(body), how)]
+    single = bool(serial) or _single(left, kinds, update)
+    return [Slot(key, value, single, how, kinds, bool(serial), _value(instead))]
+
+
+def _news(body: str, speaker: str) -> list[Slot]:
+    """The slots of a statement that tells a change: somebody moved, a meeting is put off or called off."""
+    moved = moved_to(body)
+    if moved:
+        words = words_in(moved[1])
+        kinds = kinds_of(words)
+        by = "in" if may_be_place(words) else "at" if "address" in kinds else ""
+        left = _subject([*words_in(moved[0]), "lives", by], speaker, serial=False)
+        if by and left and left[0] != "the":
+            return [Slot(" ".join(left)[:240], _value(moved[1]), single=True, kinds=kinds)]
+        return []
+    subject = called_off(body)
+    if subject:
+        kinds, value, how = frozenset(["date", "clock"]), "", "not"
+    else:
+        off = put_off(body)
+        if not off:
+            return []
+        subject, until = off
+        kinds, value, how = kinds_of(words_in(until)), _value(until), "says"
+        if not kinds & {"date", "clock"}:
+            return []
+    left = _subject([*words_in(subject), "is"], speaker, serial=False)
+    if left is None:
+        return []
+    return [Slot(f"{' '.join(left)}{by}"[:240], value, True, how, kinds) for by in ("", " on", " at")]
+
+
+def _value(text: str) -> str:
+    """A value as slots compare it."""
+    words = [each for each in map(folded, words_in(text)) if each not in _ADVERBS]
+    while words and words[0] in _LEADING:
+        words = words[1:]
+    return " ".join(words)
 
 
 def keys_named(text: str, *, speaker: str = "", source: str = "") -> list[str]:
@@ -169,7 +211,7 @@ def _labelled(label: re.Match[str], text: str, source: str) -> Slot | None:
         return None
     key = " ".join(folded(each) for each in words_in(name))
     return (
-        Slot(f"{source}|{key}"[:240], " ".join(folded(each) for each in value.split())[:200], single=True)
+        Slot(f"{source}|{key}"[:240], " ".join(folded(each) for each in value.split())[:200], single=True, loose=True)
         if key
         else None
     )
@@ -276,12 +318,25 @@ def _subject(left: list[str], speaker: str, *, serial: bool) -> list[str] | None
 
 _MANY_STEMS: Final = frozenset(stem(each) for each in _MANY)
 _ONE_STEMS: Final = frozenset(stem(each) for each in _ONE)
+_KIN_STEMS: Final = frozenset(stem(each) for each in _KIN)
+_ROLE_STEMS: Final = frozenset(stem(each) for each in _ROLES)
+_WEEKLY_STEMS: Final = frozenset(stem(each) for each in _WEEKLY)
+_LEADING: Final = word_set("a an the in at on as to by with playing drinking eating using speaking")
 
 
-def _single(left: list[str]) -> bool:
+def _single(left: list[str], kinds: frozenset[str], update: bool) -> bool:
     """Whether a slot can hold one value at a time only, as far as its words tell."""
-    if any(each in _MANY_STEMS for each in left[1:]):
+    rest = set(left[1:])
+    if rest & _MANY_STEMS:
         return False
-    if any(each in _ONE_STEMS for each in left[1:]):
+    if update:
         return True
-    return left[-1] == "is" and (left[0] == "the" or "s" in left[1:-1])
+    if rest & _KIN_STEMS:
+        return False
+    if rest & _ONE_STEMS:
+        return True
+    owned = left[0] == "the" or "s" in left[1:-1]
+    if left[-1] == "is":
+        return owned or (len(left) <= 3 and bool(kinds & {"job", "diet", "number"}))
+    timed = left[-2] == "is" and left[-1] in ("on", "at") and kinds & {"date", "clock"}
+    return bool(owned and timed and not rest & _WEEKLY_STEMS)
