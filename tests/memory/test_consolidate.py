@@ -295,7 +295,7 @@ def test_agent_memory_16_a_correction_made_during_consolidation_is_not_overwritt
             )
 
         with Memory(tmp_path, model=Scripted(slow)) as memory:
-            memory.observe("Anna moved to Porto.")
+            memory.observe("Anna has gone to Porto.")
             memory.consolidate()
             current = [line for line in in_documents(memory) if "until=" not in line]
             assert any("Anna lives in Faro." in line for line in current)

@@ -28,7 +28,7 @@ def memory(tmp_path: Path) -> Iterator[Memory]:
 @pytest.fixture
 def tools(memory: Memory) -> Tools:
     memory.observe("Anna lives in Lisbon. She has a cat.\n\n- buy milk", speaker="anna", at="2023-05-08T10:00+00:00")
-    memory.observe("Anna moved to Berlin.", speaker="anna", at="2024-05-08T10:00+00:00")
+    memory.observe("Anna has gone to Berlin.", speaker="anna", at="2024-05-08T10:00+00:00")
     memory.observe("The server's name is ax-17.", role="tool", source="inventory", at="2024-06-01")
     return memory.tools()
 
@@ -50,7 +50,7 @@ def body(result: Result) -> list[str]:
 def test_search_shows_the_facts_with_ids_times_and_whose_word_they_are(tools: Tools) -> None:
     result = tools.call("search", {"query": "Where did Anna move?"})
     assert 4 in result.facts
-    assert '[f4 of e2; told 2024-05-08T10:00; by "anna" (user); current] "Anna moved to Berlin."' in body(result)
+    assert '[f4 of e2; told 2024-05-08T10:00; by "anna" (user); current] "Anna has gone to Berlin."' in body(result)
 
 
 def test_grep_finds_lines_by_text_and_by_regular_expression(tools: Tools) -> None:
