@@ -23,7 +23,7 @@ def fact(number: int, role: Role, state: State = State.CURRENT) -> Fact:
     ("first", "then", "asked"),
     [
         (("I live in Lisbon now.", "user"), ("I live in Delhi now.", "tool"), "Where does Anna live?"),
-        (("My cat is called Miso.", "user"), ("My cat is called Rex.", "assistant"), "What is Anna's cat called?"),
+        (("My boss is Eva Keane.", "user"), ("My boss is Tom Doyle.", "assistant"), "Who is Anna's boss?"),
         (("I live in Lisbon.", "human"), ("I live in Tokyo.", "user"), "Where does Anna live?"),
         (("I like olives.", "user"), ("I no longer like olives.", "tool"), "Does Anna no longer like olives?"),
     ],
