@@ -107,7 +107,7 @@ def run(*words: str) -> subprocess.CompletedProcess[str]:
 @pytest.mark.parametrize(
     "name_of",
     [
-        pytest.param(torchrun, id="torchrun"),
+        pytest.param(torchrun, id="torchrun", marks=pytest.mark.slow),
         pytest.param(lambda rank: f"slurm-77_{rank}.out", id="slurm", marks=pytest.mark.slow),
     ],
 )

@@ -80,6 +80,7 @@ def test_a_stopped_rank_is_named_and_cleared_when_it_goes_on(tmp_path: Path) -> 
     assert "state T" in said
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(150)
 def test_a_hang_in_the_second_after_the_first_step_is_not_taken_for_the_first_step(tmp_path: Path) -> None:
     (tmp_path / "hang").touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping
 
@@ -273,7 +274,8 @@ def test_thousands_of_tensors_of_one_shape_take_no_more_than_their_product() -> 
         return time.process_time() - start
 
     seconds(100)
-    assert seconds(4000) < 40 * max(seconds(400), 0.02)
+    few = statistics.median(seconds(400) for _ in range(5))
+    assert min(seconds(4000) for _ in range(2)) < 40 * max(few, 0.02)
 
 
 def test_blocks_with_strange_numbers_or_without_elements_break_nothing() -> None:

@@ -43,6 +43,7 @@ def test_a_run_whose_folder_is_gone_comes_back_from_the_bucket(place: str, tmp_p
     assert torch.equal(perdure.load(place, names=["w"])["w"], state(3)["w"])
 
 
+@pytest.mark.slow
 def test_a_server_that_restarts_in_the_middle_costs_time_alone(server: Seaweed, place: str, tmp_path: Path) -> None:
     ckpt = perdure.Checkpointer(tmp_path / "run", tiers=place, remote_bytes_per_s=20e6, agent=False)
     ckpt.save(1, state(1)).reached("remote")
