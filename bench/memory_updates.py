@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import tempfile
 from collections import Counter
 from pathlib import Path
@@ -100,7 +101,9 @@ def main() -> None:
     parser.add_argument("--unanswerable", type=Path, help="questions to which nobody told the answer")
     parser.add_argument("--links", action="store_true", help="count what settling marks as superseded")
     options = parser.parse_args()
-    cases = [json.loads(line) for line in options.file.read_text(encoding="utf-8").splitlines()]
+    opened = lzma.open if options.file.suffix == ".xz" else open
+    with opened(options.file, "rt", encoding="utf-8") as file:
+        cases = [json.loads(line) for line in file]
     report(cases[: options.first or None], f"first {options.first or len(cases)}", misses=options.misses)
     if options.first:
         report(cases[options.first :], "the others", misses=False)
