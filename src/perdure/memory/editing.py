@@ -15,7 +15,7 @@ from perdure.memory.ledger import Ledger
 from perdure.memory.moments import moment_of
 from perdure.memory.plan import folded, sane_title, sane_words
 from perdure.memory.records import Fact, Role, State
-from perdure.memory.steps import Journal, add_change, derive, link, move, note, rename
+from perdure.memory.steps import EDITED, Journal, add_change, derive, link, move, note, rename
 from perdure.memory.topic_store import facts_of, live, remember_routes, weigh
 from perdure.memory.undo import keep_journal
 
@@ -25,7 +25,6 @@ BY_ID: Final = "edit"
 """The source of an edit of one fact, outside of any document."""
 
 _SUMMARY: Final = 600
-_EDITED: Final = "edited by a person"
 
 
 def carry_in(ledger: Ledger, edits: Edits, *, topic: int | None, source: str, key: str) -> int | None:
@@ -112,7 +111,7 @@ def _replace(
         for each, reason in db.execute(sql, (edge.pop(),)).fetchall():
             if each in below or each in news:
                 continue
-            if on_top and reason == _EDITED:
+            if on_top and reason == EDITED:
                 below.add(each)
                 edge.append(each)
             else:
@@ -121,7 +120,7 @@ def _replace(
         for each in sorted(above - below):
             link(db, "supersedes", each, new, "it replaced what was edited", change, journal)
         for each in sorted(below):
-            link(db, "supersedes", new, each, _EDITED, change, journal)
+            link(db, "supersedes", new, each, EDITED, change, journal)
     return below
 
 

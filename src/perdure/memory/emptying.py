@@ -17,7 +17,7 @@ from perdure.memory import trace_scan
 from perdure.memory.document_files import slug
 from perdure.memory.records import State
 from perdure.memory.sqlite_files import File
-from perdure.memory.steps import Journal
+from perdure.memory.steps import EDITED, Journal
 from perdure.memory.told import as_body, as_text
 from perdure.memory.topic_store import live
 from perdure.memory.traces import METHOD, batches_of, held_elsewhere
@@ -26,8 +26,6 @@ from perdure.memory.words import content_terms
 __all__ = ["Emptied", "empty", "empty_copy", "neutral_title", "versions_of"]
 
 _GAP: Final = "\u2588"
-_EDITED: Final = "edited by a person"
-"""The reason of the links that `perdure.memory.editing` makes."""
 
 _REPEATING: Final = (
     ("change", "note"),
@@ -92,7 +90,7 @@ def versions_of(db: File, facts: set[int]) -> tuple[set[int], set[int]]:
         rows = db.execute(
             "SELECT f.id, f.state FROM link l JOIN fact f ON f.id = l.fact"
             " WHERE l.other = ? AND l.kind = 'supersedes' AND l.reason = ? AND f.text IS NOT NULL",
-            (edge.pop(), _EDITED),
+            (edge.pop(), EDITED),
         ).fetchall()
         for fact, state in rows:
             if fact in facts or fact in gone or fact in standing:

@@ -23,7 +23,7 @@ from perdure.memory.question import Asked, anchors_of, asked
 from perdure.memory.records import Fact, Hit
 from perdure.memory.relations import DONE_BY, PLACES, RELATIONS, STOP, kin
 
-__all__ = ["SURE", "Chain", "best_chain", "follow", "hits_of", "hop_hits"]
+__all__ = ["SURE", "Chain", "best_chain", "follow", "hits_of"]
 
 SURE: Final = 0.5
 """From this score on a chain of two facts or more without doubts is a better answer than one-hop search."""
@@ -296,15 +296,6 @@ def _steps(thing: Key, mentions: list[Mention]) -> list[_Step]:
     if any(one.edge.exact and not one.edge.backward for one in found):
         found = [one for one in found if one.edge.exact or one.edge.backward]
     return found
-
-
-def hop_hits(question: str, finder: Finder, *, doubts: int = 0, deadline_s: float = 0.5) -> list[Hit]:
-    """Return the facts of the best chain as hits, the one with the answer first; none where plain search is as good.
-
-    See `best_chain`. ``why`` of the first hit quotes the answer within it.
-    """
-    chain = best_chain(question, finder, doubts=doubts, deadline_s=deadline_s)
-    return hits_of(chain) if chain is not None else []
 
 
 def best_chain(question: str, finder: Finder, *, doubts: int = 0, deadline_s: float = 0.5) -> Chain | None:

@@ -235,7 +235,7 @@ class Memory:
 
         Reading does so by itself, for a short time; nothing waits where another process is writing.
         """
-        return settle(self._ledger, self._index, deadline_s=deadline_s)
+        return settle(self._ledger, deadline_s=deadline_s)
 
     def recall(self, question: str, *, budget_bytes: int = 4000, limit: int = 20) -> str:
         """Return what fits a question as quoted data for a model to read, at most ``budget_bytes`` of UTF-8."""

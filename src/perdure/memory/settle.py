@@ -11,7 +11,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
 from perdure.errors import DeadlineExceeded, StorageError
 from perdure.memory.arrange import Member, Tie, arrange
@@ -21,18 +21,11 @@ from perdure.memory.ledger import Ledger, role_of
 from perdure.memory.records import Bond, Role, State
 from perdure.memory.slots import Slot, folded, slots_of, words_in
 
-__all__ = ["Finder", "current_of", "settle"]
+__all__ = ["current_of", "settle"]
 
 _BATCH: Final = 300
 _WIDEST: Final = 200
 """A slot of more facts than this is looked at by its newest only."""
-
-
-class Finder(Protocol):
-    """What finds passages by words, as `LexicalIndex` does."""
-
-    def search(self, question: str, *, limit: int) -> list[tuple[int, float]]:
-        """Return (passage, score), best first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +43,7 @@ class _New:
     until: str | None
 
 
-def settle(ledger: Ledger, finder: Finder | None = None, *, limit: int = 1_000_000, deadline_s: float = 60.0) -> int:
+def settle(ledger: Ledger, *, limit: int = 1_000_000, deadline_s: float = 60.0) -> int:
     """Settle at most ``limit`` facts that are not, in the order they were told, and return how many were.
 
     Stops after ``deadline_s``, and at once where another process is writing or the disk is full: what is left stays

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Final
 
 import msgspec
 
@@ -20,7 +21,10 @@ from perdure.memory.plan import (
 from perdure.memory.records import State
 from perdure.memory.topic_store import in_batches, marks
 
-__all__ = ["Journal", "add_change", "derive", "link", "move", "names_of", "new_topic", "note", "rename"]
+__all__ = ["EDITED", "Journal", "add_change", "derive", "link", "move", "names_of", "new_topic", "note", "rename"]
+
+EDITED: Final = "edited by a person"
+"""The reason of the links by which an edit replaces what it corrects."""
 
 Place = int | None
 Names = tuple[str, tuple[str, ...], str, int | None]
